@@ -129,6 +129,16 @@ class LayeredLeg(ABC):
         return self._inner.readable
 
     @property
+    def unread(self) -> int:
+        """The bytes that are waiting in the kernel."""
+        return self._inner.unread
+
+    @property
+    def delivered(self) -> bool:
+        """True if the peer's kernel has all that we sent, and our end."""
+        return self._inner.delivered
+
+    @property
     def local(self) -> Address:
         """Our own address and port."""
         return self._inner.local

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import socket
 import struct
+import sys
 import termios
 from collections import deque
 from contextlib import suppress
@@ -115,6 +116,16 @@ class AnyLeg(PlaneLeg, Protocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Send as much as the kernel takes now and keep the rest for `flush`.  Raises LegLost."""
+        ...
+
+    @property
+    def unread(self) -> int:
+        """The bytes that are waiting in the kernel."""
+        ...
+
+    @property
+    def delivered(self) -> bool:
+        """True if the peer's kernel has all that we sent, and our end; else, or not known, False."""
         ...
 
     def close(self) -> None:
@@ -326,14 +337,28 @@ class Leg:
     @property
     def readable(self) -> bool:
         """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
-        waiting = bytearray(4)
+        return self.unread > 0
+
+    @property
+    def unread(self) -> int:
+        """The bytes that are waiting in the kernel."""
+        return self._asked(termios.FIONREAD) or 0
+
+    @property
+    def delivered(self) -> bool:
+        """True if the peer's kernel has all that we sent, and our end; else, or not known, False."""
+        return self._finished and not self.backlog and self._asked(termios.TIOCOUTQ) == 0
+
+    def _asked(self, request: int) -> int | None:
+        """Return a number of bytes that the kernel knows; None where it does not tell."""
+        answer = bytearray(4)
         if not self._open:
-            return False
+            return None
         try:
-            fcntl.ioctl(self._sock, termios.FIONREAD, waiting)
+            fcntl.ioctl(self._sock, request, answer)
         except OSError:
-            return False
-        return any(waiting)
+            return None
+        return int.from_bytes(answer, sys.byteorder)
 
     @property
     def local(self) -> Address:

@@ -42,11 +42,23 @@ def _closed(leg: AnyLeg) -> bool:
 
 
 async def _close_in_order(leg: AnyLeg) -> None:
-    """Flush, half-close, then read to the end: unread bytes would turn our close into an RST."""
+    """Flush, half-close, then read to the end: unread bytes would turn our close into an RST.
+
+    That may destroy bytes that the peer has yet to read.  A peer that has all of them, and our end, and goes
+    on writing, is reset, as by one that is gone.
+    """
+    before: int | None = None  # bytes that it may have sent before it had our end
     with suppress(LegLost):
         await leg.flush()
         leg.finish()
-        while await leg.receive():
+        while data := await leg.receive():
+            if before is not None:
+                before -= len(data)
+                if before < 0:
+                    leg.reset()
+                    return
+            elif leg.delivered:
+                before = leg.unread
             await trio.lowlevel.checkpoint()  # a peer that never stops sending must not keep the loop
 
 

@@ -141,6 +141,66 @@ async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
             assert (await ends.receive()).cause == who
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the proxy linger longer than any test lasts."""
+    monkeypatch.setattr("natsproxy.net.lingering.LINGER", 10 * DEADLINE)
+
+
+async def write_on(client: trio.SocketStream) -> None:
+    """Write until the connection is reset."""
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await client.send_all(b"PUB a 70000\r\n" + PIECE + b"\r\n")
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+@pytest.mark.usefixtures("patient")
+async def test_a_client_that_writes_on_after_the_end_of_its_server_is_reset(
+    plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the server itself, and not at the end of the linger; it has the server's last words."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    async with pair() as (client, server, ends):
+        await client.send_all(HELLO)
+        await read(server, until=HELLO)
+        await server.send_all(b"-ERR 'Maximum Payload Violation'\r\n")
+        await server.aclose()
+        await write_on(client)
+        assert await read(client) == b"-ERR 'Maximum Payload Violation'\r\n"
+        assert (await ends.receive()).cause == close_reasons.SERVER_CLOSED
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_client_that_writes_on_has_all_of_its_server_before_it_is_reset() -> None:
+    """Though it takes more than the kernel holds: an RST would destroy what is still on its way."""
+    sent = (b"MSG a 1 70000\r\n" + PIECE + b"\r\n") * 200
+    async with pair() as (client, server, _), trio.open_nursery() as nursery:
+        await client.send_all(HELLO)
+        await read(server, until=HELLO)
+
+        async def serve() -> None:
+            await server.send_all(sent)
+            await server.send_eof()
+
+        nursery.start_soon(serve)
+        nursery.start_soon(read, server)
+        nursery.start_soon(write_on, client)
+        assert await read(client) == sent
+
+
+async def test_a_client_that_had_written_before_the_end_of_its_server_is_not_reset() -> None:
+    """An RST may destroy what it has not read yet, on some systems."""
+    async with pair() as (client, server, _):
+        await client.send_all(HELLO)
+        await read(server, until=HELLO)
+        await client.send_all(PIECE)
+        await server.send_all(b"-ERR 'Stale Connection'\r\n")
+        await server.aclose()
+        assert await client.receive_some() == b"-ERR 'Stale Connection'\r\n"
+        assert await client.receive_some() == b""
+
+
 async def test_the_last_frames_of_a_client_reach_the_server() -> None:
     """Though deliveries are on their way to it: unread, they make an RST of its close."""
     rng = random.Random(1)
