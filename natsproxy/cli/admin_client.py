@@ -17,8 +17,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.identity import read_secret
-from natsproxy.config.option import secret
+from natsproxy.cli.row_options import OptionType
+from natsproxy.config.admin import ADMIN_TOKEN_FILE, ADMIN_VARIABLE, admin_token
 from natsproxy.errors import ConfigError, NatsproxyError
 
 _TIMEOUT: Final = 30.0  # seconds without a byte; a stream has a sign of life more often
@@ -184,7 +184,7 @@ def _sentence(raw: bytes, answer: http.client.HTTPResponse) -> str:
 
 # -- options
 
-_FIELDS: Final = ("admin", "token", "ca", "proxy")
+_FIELDS: Final = ("admin", "token_file", "ca", "proxy")
 
 
 def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -204,7 +204,7 @@ def client_of(values: Mapping[str, Any]) -> AdminClient:
     """Return the client that the values of the options mean.  Raises ConfigError."""
     if not values["admin"]:
         raise ConfigError("name the admin API of a proxy: --admin http://HOST:PORT, or NATSPROXY_ADMIN_URL")
-    token = "" if values["token"] is None else read_secret(values["token"], "token", str.strip)
+    token = admin_token(values["token_file"], "token-file")
     return AdminClient(values["admin"], token, values["ca"], values["proxy"])
 
 
@@ -216,11 +216,11 @@ _OPTIONS: Final = (
         help="The admin API: http://HOST:PORT, https://HOST:PORT or unix:PATH.",
     ),
     click.option(
-        "--token",
+        "--token-file",
+        type=OptionType(ADMIN_TOKEN_FILE),
         metavar="FILE",
-        envvar="NATSPROXY_ADMIN_TOKEN",
-        callback=lambda _, __, value: None if value is None else secret(value),
-        help="Its token; env:NAME for a variable.",
+        envvar=f"{ADMIN_VARIABLE}_FILE",
+        help=f"The file of its token, or env:NAME; without it, {ADMIN_VARIABLE}, if set, is the token.",
     ),
     click.option("--ca", type=FilePath(), help="The authority of its certificate."),
     click.option("--proxy", default="main", metavar="NAME", help="The proxy, where there are several."),
@@ -238,7 +238,7 @@ def names(path: str, key: Callable[[Any], list[Any]]) -> Callable[..., list[Comp
     def complete(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
         defaults = {
             "admin": os.environ.get("NATSPROXY_ADMIN_URL"),
-            "token": os.environ.get("NATSPROXY_ADMIN_TOKEN"),
+            "token_file": os.environ.get(f"{ADMIN_VARIABLE}_FILE"),
         }
         given = {name: context.params.get(name) or defaults.get(name) for name in _FIELDS}
         given["proxy"] = given["proxy"] or "main"

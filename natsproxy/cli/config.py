@@ -49,7 +49,8 @@ def config(context: click.Context, as_json: bool, as_toml: bool, options: tuple[
         click.echo(json.dumps(rows, indent=2))
         return
     for name, row in rows.items():
-        click.echo(_table_line(name, row["value"], row["source"]))
+        source = f"{row['source']}: {row['note']}" if "note" in row else row["source"]
+        click.echo(_table_line(name, row["value"], source))
 
 
 def _settings(title: str, options: list[str], as_json: bool) -> tuple[Rows, Path | None]:
@@ -82,6 +83,8 @@ def _toml_lines(rows: Rows, file: Path | None) -> Iterator[str]:
         value = row["value"]
         if not value and name == "upstream":
             yield '# upstream = "nats://HOST:PORT"  # needed by natsproxy run'
+        elif "note" in row:
+            yield f"# {name} {row['note']}"
         elif value not in (None, []):
             yield f"{name} = {value_to_toml(value)}  # {row['source']}"
     inline = inline_rules(file) if file is not None and rows["rules"]["value"] is None else None

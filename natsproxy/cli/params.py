@@ -77,7 +77,7 @@ def parse_credentials(options: dict[str, Any]) -> creds.ReplayCredentials:
     """
     own = Credentials()
     if options["creds"]:
-        own = read_secret(str(options["creds"]), "credentials", read_credentials)
+        own = read_secret(str(options["creds"]), "creds", read_credentials)
     elif options["user"]:
         own = creds.from_user(options["user"])
     users = {}

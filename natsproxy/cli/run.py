@@ -23,7 +23,7 @@ from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import Service, log_proxy
 from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.cli.supervision import Supervision
-from natsproxy.config.admin import admin_settings
+from natsproxy.config.admin import ADMIN_VARIABLE, admin_settings
 from natsproxy.config.build import inline_rules, proxy_settings, read_file
 from natsproxy.config.identity import read_identity
 from natsproxy.config.options import OPTIONS
@@ -38,7 +38,13 @@ if TYPE_CHECKING:  # it needs packages of an extra
     from natsproxy.admin.managed import ManagedProxy
 
 
-_NO_OPTIONS: Final = ("NATSPROXY_CONFIG", "NATSPROXY_PURE", "NATSPROXY_PLANE", "NATSPROXY_ADMIN_URL")
+_NO_OPTIONS: Final = (
+    "NATSPROXY_CONFIG",
+    "NATSPROXY_PURE",
+    "NATSPROXY_PLANE",
+    "NATSPROXY_ADMIN_URL",
+    ADMIN_VARIABLE,
+)
 """Variables that belong to no option of the table."""
 
 

@@ -1,6 +1,7 @@
 """The settings of `natsproxy run` with the source of each, as plain values: no secret is among them.
 
-Options that hold secrets hold the name of a file or of a variable.
+Options for secrets hold the name of a file or of a variable.  One that leads to nothing may be the secret
+itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from natsproxy.config.identity import opens
 from natsproxy.config.options import OPTIONS
 from natsproxy.units import format_duration, format_size
 
@@ -22,7 +24,8 @@ _SOURCES = {
 }
 _FORMATS: dict[str, Callable[[int], str]] = {"DURATION": format_duration, "SIZE": format_size}
 Rows = dict[str, dict[str, Any]]
-"""From the names of settings to `value` and `source`."""
+"""From the names of settings to `value` and `source`; `note` where the value is not shown."""
+_UNOPENED = "cannot be opened, and is not shown"
 
 
 def shown_settings(context: click.Context, *, plain_sizes: bool) -> Rows:
@@ -35,7 +38,10 @@ def shown_settings(context: click.Context, *, plain_sizes: bool) -> Rows:
         source = context.get_parameter_source(option.key)
         form = None if plain_sizes and option.metavar == "SIZE" else _FORMATS.get(option.metavar)
         value = _plain(context.params[option.key], form)
-        rows[option.name] = {"value": value, "source": _SOURCES[source] if source else "default"}
+        row = {"value": value, "source": _SOURCES[source] if source else "default"}
+        if option.secret and value is not None and not opens(value):
+            row |= {"value": None, "note": _UNOPENED}
+        rows[option.name] = row
     return rows
 
 

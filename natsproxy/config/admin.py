@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any, Final
 
 from natsproxy.addresses import parse_address
 from natsproxy.config.identity import read_secret
-from natsproxy.config.option import host, path, secret
+from natsproxy.config.option import host, path, secret, secret_file
 from natsproxy.config.row import Option
 from natsproxy.config.settings import AdminSettings, HttpListener
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file import values
 
+ADMIN_VARIABLE: Final = "NATSPROXY_ADMIN_TOKEN"
+"""The variable that is the token, for those who ask and for those who are asked."""
 _UNIX: Final = "unix:"
 
 
@@ -32,6 +35,15 @@ ADMIN_HOST: Final = Option(
     many=True,
     metavar="HOST",
 )
+ADMIN_TOKEN_FILE: Final = Option(
+    "admin-token-file",
+    secret,
+    None,
+    f"The file of the token that the admin API asks for, or env:NAME; without it, {ADMIN_VARIABLE}, if set, "
+    "is the token.",
+    metavar="FILE",
+    secret=True,
+)
 ADMIN_OPTIONS: Final = (
     Option(
         "monitor",
@@ -47,15 +59,23 @@ ADMIN_OPTIONS: Final = (
         "The admin API by HTTP: on loopback or a unix socket, or else with a token and TLS.",
         metavar="HOST:PORT|unix:PATH",
     ),
+    ADMIN_TOKEN_FILE,
     Option(
-        "admin-token",
-        secret,
+        "admin-tls-cert",
+        secret_file,
         None,
-        "The token that the admin API asks for; env:NAME for a variable.",
+        "The certificate (chain) of the admin API, PEM.",
         metavar="FILE",
+        secret=True,
     ),
-    Option("admin-tls-cert", path, None, "The certificate (chain) of the admin API, PEM.", metavar="FILE"),
-    Option("admin-tls-key", path, None, "Its private key; without it, in the same file.", metavar="FILE"),
+    Option(
+        "admin-tls-key",
+        secret_file,
+        None,
+        "Its private key; without it, in the same file.",
+        metavar="FILE",
+        secret=True,
+    ),
     ADMIN_HOST,
     Option(
         "admin-captures",
@@ -80,18 +100,32 @@ def admin_settings(o: Mapping[str, Any]) -> AdminSettings:
     Raises ConfigError for an admin API that strangers could use.
     """
     admin: HttpListener | None = o["admin"]
-    token = "" if o["admin_token"] is None else read_secret(o["admin_token"], "admin_token", _token)
+    token = ""
     if admin is None:
-        for name in ("admin_token", "admin_tls_cert", "admin_tls_key", "admin_host", "admin_captures"):
+        for name in ("admin_token_file", "admin_tls_cert", "admin_tls_key", "admin_host", "admin_captures"):
             if o[name] and not (name == "admin_host" and o["toxiproxy"]):
                 raise ConfigError(f"{name.replace('_', '-')} is for the admin API: it needs admin")
-    elif not admin.local and not (token and o["admin_tls_cert"]):
-        raise ConfigError("admin beyond loopback needs admin-token and admin-tls-cert")
-    if admin is not None:
+    else:
+        token = admin_token(o["admin_token_file"], "admin_token_file")
+        if not admin.local and not (token and o["admin_tls_cert"]):
+            raise ConfigError("admin beyond loopback needs admin-token-file and admin-tls-cert")
         admin = HttpListener(admin.address, o["admin_tls_cert"], o["admin_tls_key"])
     return AdminSettings(
         o["monitor"], admin, token, tuple(o["admin_host"] or ()), o["admin_captures"], o["toxiproxy"]
     )
+
+
+def admin_token(file: str | None, title: str) -> str:
+    """Return the token in a file, or else in its variable, "" for neither.
+
+    title: names the file's option in errors.  Raises ConfigError.
+    """
+    if file is not None:
+        return read_secret(file, title, _token)
+    try:
+        return _token(os.environ.get(ADMIN_VARIABLE, "")) if ADMIN_VARIABLE in os.environ else ""
+    except ValueError as error:
+        raise ConfigError(f"{ADMIN_VARIABLE} {error}") from None
 
 
 def _token(text: str) -> str:

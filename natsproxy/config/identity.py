@@ -1,7 +1,8 @@
 """The identity of a proxy from its files: its credentials, its key, and the table of its clients.
 
 A secret is read from a file or from an environment variable (`env:NAME`), never from the command line, which
-everybody on the machine can read.  No error quotes a secret.
+everybody on the machine can read.  No error quotes a secret, nor the name of a file that cannot be opened: it
+may be the secret itself, given by mistake.
 """
 
 from __future__ import annotations
@@ -83,23 +84,46 @@ def read_secret(source: str, title: str, read: Callable[[str], _T]) -> _T:
     title: names it in errors.  read: takes the text; raises ValueError with the end of a sentence that begins
     with the name of the file.  Raises ConfigError.
     """
+    text = _text(source, title)
     try:
-        return read(_text(source))
-    except OSError as error:
-        raise ConfigError(f"cannot read the {title} {source}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{title} {source} is not text") from None
+        return read(text)
     except ValueError as error:
         raise ConfigError(f"{title} {source} {error}") from None
 
 
-def _text(source: str) -> str:
-    if not source.startswith(_VARIABLE):
+def _text(source: str, title: str) -> str:
+    if source.startswith(_VARIABLE):
+        text = os.environ.get(source.removeprefix(_VARIABLE))
+        if not text:
+            raise ConfigError(f"the variable that {title} names is not set")
+        return text
+    try:
         return Path(source).expanduser().read_text()
-    text = os.environ.get(source.removeprefix(_VARIABLE))
-    if not text:
-        raise ValueError("is not set")
-    return text
+    except OSError as error:
+        reason = error.strerror
+    except UnicodeDecodeError:
+        raise ConfigError(f"{title} {source} is not text") from None
+    except (ValueError, RuntimeError):  # bytes that no name has, or the home of no user
+        reason = "it is no name of a file"
+    raise ConfigError(f"cannot read the file that {title} names: {reason}")
+
+
+def opens(source: str | Path) -> bool:
+    """Tell whether there is a file that can be read, or for env:NAME a variable."""
+    if str(source).startswith(_VARIABLE):
+        return bool(os.environ.get(str(source).removeprefix(_VARIABLE)))
+    try:
+        file = Path(source).expanduser()
+        return os.access(file, os.R_OK) and not file.is_dir()
+    except (ValueError, RuntimeError):  # bytes that no name has, or the home of no user
+        return False
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"is not valid TOML: {error}") from None
 
 
 def client_users(path: Path | None, *, passwords: bool = True) -> dict[str, bytes]:
@@ -110,12 +134,7 @@ def client_users(path: Path | None, *, passwords: bool = True) -> dict[str, byte
     """
     if path is None:
         return {}
-    try:
-        document = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"cannot read the client_users {path}: {error.strerror}") from None
-    except ValueError as error:  # not UTF-8, or not TOML
-        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+    document = read_secret(str(path), "client_users", _toml)
     users, members = document.get("users"), ("user", "password") if passwords else ("user",)
     these = f"{' and '.join(members)}, and nothing else"
     if set(document) != {"users"} or not isinstance(users, list) or not users:

@@ -98,17 +98,27 @@ def path(value: Any) -> Path:
         return value
     if not values.text(value).strip():  # an empty path would be the current folder
         raise ValueError(f"must be the name of a file, not {value!r}")
-    return Path(value).expanduser()
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError("begins with ~ and the name of no user") from None
+
+
+def secret_file(value: Any) -> Path:
+    """Return the path of a file that holds a secret; no error quotes it."""
+    try:
+        return path(value)
+    except ValueError:
+        raise ValueError("must be the name of a file") from None
 
 
 def secret(value: Any) -> str:
-    """Return the name of a file that holds a secret, or env:NAME of a variable that does."""
-    text = values.line(value)
-    if SEED.search(text):
-        raise ValueError(
-            "must be a file or env:NAME, not the secret itself: all users of a machine can see it"
-        )
-    return text
+    """Return the name of a file that holds a secret, or env:NAME of a variable; no error quotes it."""
+    with suppress(ValueError):
+        text = values.line(value)
+        if not SEED.search(text):
+            return text
+    raise ValueError("must be a file or env:NAME, not the secret itself: all users of a machine can see it")
 
 
 def pattern(value: Any) -> bytes:

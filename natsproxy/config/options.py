@@ -21,6 +21,7 @@ from natsproxy.config.option import (
     pattern,
     policy,
     secret,
+    secret_file,
     upstream,
     whole,
 )
@@ -91,14 +92,16 @@ OPTIONS: Final = (
         "The proxy's own login: a .creds file, an nkey seed, or TOML with user and password, or token; "
         "env:NAME for a variable with that text.",
         metavar="FILE",
+        secret=True,
     ),
     Option(
         "client-users",
-        path,
+        secret_file,
         None,
         "With upstream-credentials: the users that may use it (TOML), with bcrypt hashes, or by certificate: "
         "its e-mail, DNS name, URI or subject.",
         metavar="FILE",
+        secret=True,
     ),
     Option(
         "client-auth",
@@ -113,6 +116,7 @@ OPTIONS: Final = (
         None,
         "The nkey seed of a proxy in the server's proxies.trusted; env:NAME for a variable.",
         metavar="FILE",
+        secret=True,
     ),
     Option(
         "upstream-proxy-protocol",

@@ -14,7 +14,8 @@ class Option:
     read: returns the typed value of a text or a TOML value; raises ValueError with the end of a sentence that
     begins with the option's name.  default: as a user would write it, or None; a bool makes it a flag.
     many: the option may be given several times.  metavar: the placeholder in `--help`; `a|b` lists the words
-    that are valid, for completion.
+    that are valid, for completion.  secret: the option names what holds a secret.  Its value may be the
+    secret itself by mistake, and is shown to nobody unless it can be opened.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Option:
     many: bool = False
     required: bool = False
     metavar: str = "TEXT"
+    secret: bool = False
 
     @property
     def key(self) -> str:

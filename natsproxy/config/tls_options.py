@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from natsproxy.config.option import duration, host, path
+from natsproxy.config.option import duration, host, path, secret_file
 from natsproxy.config.row import Option
 from natsproxy.config.settings import AUTO_FALLBACK, HandshakeFirst
 from natsproxy.rules.file import values
@@ -24,8 +24,22 @@ def handshake_first(value: Any) -> HandshakeFirst | None:
 
 
 TLS_OPTIONS: Final = (
-    Option("tls-cert", path, None, "The certificate (chain) of tls:// listeners, PEM.", metavar="FILE"),
-    Option("tls-key", path, None, "Its private key; without it, in the same file.", metavar="FILE"),
+    Option(
+        "tls-cert",
+        secret_file,
+        None,
+        "The certificate (chain) of tls:// listeners, PEM.",
+        metavar="FILE",
+        secret=True,
+    ),
+    Option(
+        "tls-key",
+        secret_file,
+        None,
+        "Its private key; without it, in the same file.",
+        metavar="FILE",
+        secret=True,
+    ),
     Option("tls-ca", path, None, "Clients must have a certificate that this CA signed.", metavar="FILE"),
     Option(
         "tls-handshake-first",
@@ -56,8 +70,22 @@ TLS_OPTIONS: Final = (
         "Clients of tls:// listeners may do without TLS, as nats-server's allow_non_tls.",
     ),
     Option("upstream-tls-ca", path, None, "The CA of servers; without it, the system's.", metavar="FILE"),
-    Option("upstream-tls-cert", path, None, "Our certificate for servers that want one.", metavar="FILE"),
-    Option("upstream-tls-key", path, None, "Its private key; without it, in the same file.", metavar="FILE"),
+    Option(
+        "upstream-tls-cert",
+        secret_file,
+        None,
+        "Our certificate for servers that want one.",
+        metavar="FILE",
+        secret=True,
+    ),
+    Option(
+        "upstream-tls-key",
+        secret_file,
+        None,
+        "Its private key; without it, in the same file.",
+        metavar="FILE",
+        secret=True,
+    ),
     Option(
         "upstream-tls-name",
         host,

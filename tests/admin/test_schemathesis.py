@@ -45,7 +45,7 @@ def test_requests_made_from_the_document(nats_server: NatsServer, tmp_path: Path
     flags = [
         "--admin",
         "127.0.0.1:0",
-        "--admin-token",
+        "--admin-token-file",
         str(token),
         "--admin-captures",
         str(tmp_path / "made"),

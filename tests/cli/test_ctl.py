@@ -36,11 +36,11 @@ def proxy(nats_server: NatsServer, folder: Path) -> Iterator[ProxyProcess]:
     """A proxy with an admin API on a unix socket, a token, a folder for captures, and one rule in a file."""
     (folder / "token").write_text(TOKEN)
     (folder / "rules.toml").write_text('[[rules]]\nname = "of the file"\nkind = "drop"\nsubject = "never"\n')
-    flags = ["--admin", f"unix:{folder}/admin", "--admin-token", f"{folder}/token"]
+    flags = ["--admin", f"unix:{folder}/admin", "--admin-token-file", f"{folder}/token"]
     flags += ["--admin-captures", f"{folder}/captures", "--rules", f"{folder}/rules.toml"]
     with pytest.MonkeyPatch.context() as patch, ProxyProcess(nats_server.url, *flags) as running:
         patch.setenv("NATSPROXY_ADMIN_URL", f"unix:{folder}/admin")
-        patch.setenv("NATSPROXY_ADMIN_TOKEN", f"{folder}/token")
+        patch.setenv("NATSPROXY_ADMIN_TOKEN", TOKEN)
         yield running
 
 
@@ -198,7 +198,7 @@ def test_health_and_nobody(proxy: ProxyProcess, tmp_path: Path) -> None:
         assert text in ctl("health", "--admin", url, code=2).output
     wrong = tmp_path / "token"
     wrong.write_text("another-token-altogether")
-    refused = ctl("rules", "--token", str(wrong), code=2)
+    refused = ctl("rules", "--token-file", str(wrong), code=2)
     assert "the token is missing or wrong" in refused.output
     assert "another-token" not in refused.output
 
@@ -226,10 +226,10 @@ def test_without_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_link_opens_the_page(nats_server: NatsServer, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(TOKEN)
-    flags = ("--admin", "127.0.0.1:0", "--admin-token", str(tmp_path / "token"))
+    flags = ("--admin", "127.0.0.1:0", "--admin-token-file", str(tmp_path / "token"))
     with ProxyProcess(nats_server.url, *flags) as proxy:
         url = proxy.wait_for(lambda line: line["event"] == "admin listens")["url"]
-        given = ("--admin", url, "--token", str(tmp_path / "token"))
+        given = ("--admin", url, "--token-file", str(tmp_path / "token"))
         link = ctl("page", *given).stdout.strip()
         assert link.startswith(f"{url}/login?")
         browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())

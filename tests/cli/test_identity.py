@@ -89,10 +89,13 @@ def test_credentials_and_users_make_one(files: Path, monkeypatch: pytest.MonkeyP
             {"upstream_credentials": "own", "client_auth": "none", "unparsed": "pass"},
             'unparsed = "pass" is a way around upstream_credentials',
         ),
-        ({"upstream_credentials": "nowhere"}, "cannot read the upstream_credentials nowhere: No such file"),
+        (
+            {"upstream_credentials": "nowhere"},
+            "cannot read the file that upstream_credentials names: No such file",
+        ),
         ({"upstream_credentials": "bad"}, "upstream_credentials bad is not a .creds file"),
         ({"upstream_credentials": "latin"}, "upstream_credentials latin is not text"),
-        ({"upstream_credentials": "env:NOT_SET"}, "upstream_credentials env:NOT_SET is not set"),
+        ({"upstream_credentials": "env:NOT_SET"}, "the variable that upstream_credentials names is not set"),
         ({"proxy_key": "bad"}, "proxy_key bad holds no nkey seed"),
     ],
 )
@@ -172,8 +175,9 @@ def test_a_secret_on_the_command_line_is_refused(files: Path) -> None:
     assert SEED not in done.output
 
 
-def test_the_settings_show_names_only(files: Path) -> None:
+def test_the_settings_show_names_only(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of files and variables."""
+    monkeypatch.setenv("X", SEED)
     done = CliRunner().invoke(
         main, ["config", "--upstream-credentials", "own", "--proxy-key", "env:X", "--json"]
     )

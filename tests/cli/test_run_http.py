@@ -22,7 +22,7 @@ from tests.kit.process import ProxyProcess
 def test_both_servers_answer_until_the_end(nats_server: NatsServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length\n")
-    flags = ("--monitor", "127.0.0.1:0", "--admin", "localhost:0", "--admin-token", str(token))
+    flags = ("--monitor", "127.0.0.1:0", "--admin", "localhost:0", "--admin-token-file", str(token))
     with ProxyProcess(nats_server.url, *flags) as proxy:
         urls = {line["event"]: line["url"] for line in proxy.lines() if line["event"].endswith(" listens")}
         assert ask(urls["monitor listens"] + "/healthz") == {"status": "ok"}
@@ -117,9 +117,12 @@ def ask(url: str) -> object:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--admin", "0.0.0.0:0"], "admin beyond loopback needs admin-token and admin-tls-cert"),
+        (["--admin", "0.0.0.0:0"], "admin beyond loopback needs admin-token-file and admin-tls-cert"),
         (["--admin-host", "proxy.local"], "admin-host is for the admin API: it needs admin"),
-        (["--admin", ":0", "--admin-token", "env:NO_SUCH"], "admin_token env:NO_SUCH is not set"),
+        (
+            ["--admin", ":0", "--admin-token-file", "env:NO_SUCH"],
+            "the variable that admin_token_file names is not set",
+        ),
         (
             ["--admin", ":0", "--admin-tls-cert", "none.pem"],
             "admin-tls-cert and admin-tls-key cannot be used",

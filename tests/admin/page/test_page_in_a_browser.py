@@ -309,7 +309,7 @@ def test_of_many_headers_the_first_are_shown(page: Site) -> None:
 def test_a_login_is_asked_for_and_a_token_opens(browser: Browser, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token-of-some-length")
-    with site(browser, tmp_path, "--admin-token", str(token)) as page:
+    with site(browser, tmp_path, "--admin-token-file", str(token)) as page:
         browser.visit(page.url + "/", 1280)
         page.until("document.querySelector('dialog.login[open]')")
         browser.press("Escape")

@@ -64,7 +64,7 @@ def test_a_file_without_seed_and_a_missing_one_are_reported(tmp_path: Path) -> N
     (tmp_path / "x").write_text("nothing")
     with pytest.raises(ConfigError, match=r"is not a \.creds file"):
         given(tmp_path / "x")
-    with pytest.raises(ConfigError, match="cannot read the credentials"):
+    with pytest.raises(ConfigError, match="cannot read the file that creds names"):
         given(tmp_path / "y")
 
 

@@ -24,7 +24,7 @@ function build() {
     el("h2", {}, "This page needs a login"),
     stale && el("p", { class: "bad" }, "The link was used before, or is older than a minute."),
     el("p", {}, "On the machine of the proxy, this prints a link that opens the page:"),
-    el("pre", { class: "payload" }, `natsproxy ctl page --admin ${location.origin} --token FILE`),
+    el("pre", { class: "payload" }, `natsproxy ctl page --admin ${location.origin} --token-file FILE`),
     el("form", { class: "line", on: { submit: enter } }, labelled("Or the token", token), el("button", { type: "submit", class: "primary" }, "Enter")),
     error,
   );
