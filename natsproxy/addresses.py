@@ -15,6 +15,8 @@ from typing import Final
 
 NATS_PORT: Final = 4222
 MAX_PORT: Final = 65_535
+WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - only compared
+"""The hosts that stand for all addresses of a machine, of both families: a listener takes IPv4 and IPv6."""
 _MAPPED: Final = "::ffff:"
 
 _ADDRESS: Final = re.compile(

@@ -242,7 +242,7 @@ def test_the_socket_is_that_of_the_service() -> None:
     (place,) = re.findall(
         r"^ListenStream=(\S+)$", (ROOT / "deploy" / "natsproxy.socket").read_text(), re.MULTILINE
     )
-    assert f"--listen {place} " in service
+    assert f"--listen :{place} " in service
 
 
 CONFIG_MAP = textwrap.dedent(

@@ -12,10 +12,11 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import WILDCARDS, Address
 from natsproxy.capture.filter.filters import Filters
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.config.fitting import Fitting
@@ -138,9 +139,13 @@ def line_of(name: str, text: str) -> int:
 def proxy_settings(o: Mapping[str, Any]) -> ProxySettings:
     """Return the settings of a proxy from typed option values by `Option.key`.
 
-    Raises ConfigError if a server is one of the proxy's own listening addresses, or is named twice, and for
-    settings that would have no effect.
+    Raises ConfigError if two listeners are one, if a server is one of the proxy's own listening addresses, or
+    is named twice, and for settings that would have no effect.
     """
+    everywhere = [listener for listener in o["listen"] if listener.address.host in WILDCARDS]
+    for first, second in combinations(everywhere, 2):
+        if first.address.port == second.address.port != 0:
+            raise ConfigError(f"listen {first} and {second} are one: each takes IPv4 and IPv6, name one")
     for number, server in enumerate(o["upstream"]):
         for listen in (listener.address for listener in o["listen"]):
             # Port 0 is chosen by the system, which takes none that is in use.
@@ -189,11 +194,10 @@ _VERSIONS = {None: None, "v1": 1, "v2": 2}  # of the PROXY protocol
 
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
-_ANY = ("", "0.0.0.0", "::")  # noqa: S104 - only compared, never bound
 
 
 def _may_be_the_same(listen: Address, upstream: Address) -> bool:
-    if listen.host in _ANY:
+    if listen.host in WILDCARDS:
         return upstream.host in _LOCAL
     return listen.host == upstream.host or (listen.host in _LOCAL and upstream.host == "localhost")
 

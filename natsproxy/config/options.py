@@ -36,7 +36,7 @@ OPTIONS: Final = (
         "listen",
         listen,
         "127.0.0.1:4222",
-        "The address for clients, or tls://HOST:PORT.",
+        "The address for clients, or tls://HOST:PORT. 0.0.0.0, [::] or no host: all, of IPv4 and IPv6.",
         many=True,
         metavar="HOST:PORT",
     ),

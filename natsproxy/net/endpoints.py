@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import WILDCARDS, Address
 from natsproxy.config.settings import Server
 
-_ANY = ("0.0.0.0", "::")  # noqa: S104 - only compared, never bound
 _PATIENCE = 1.0  # seconds for a resolver once there is an endpoint to go on with
 
 
@@ -37,7 +36,8 @@ class Endpoint(NamedTuple):
         """Tell whether a connection would come to one of these listeners of this process."""
         host, port = self.address.host, self.address.port
         return any(
-            port == listener.port and (host == listener.host or (listener.host in _ANY and self._is_here()))
+            port == listener.port
+            and (host == listener.host or (listener.host in WILDCARDS and self._is_here()))
             for listener in listening
         )
 

@@ -1,19 +1,21 @@
 """The listeners of a proxy: they take connections and hand them on as legs.
 
-trio opens them, and its own `accept` would make a stream of each connection first, with settings that no leg
-needs: that costs more than all else here.  So the sockets are taken from trio's listeners.
+They are sockets, and not trio's listeners: its `accept` would make a stream of each connection first, with
+settings that no leg needs, and that costs more than all else here.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Final
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, Final
 
 import trio
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import WILDCARDS, Address
 from natsproxy.config.settings import Listener
 from natsproxy.errors import ConfigError
 from natsproxy.net.leg import Leg
@@ -22,6 +24,13 @@ from natsproxy.units import SECOND
 
 _RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
 _UNSENT: Final = 16_384  # bytes that the kernel takes and cannot send yet, about; connections inherit it
+_BACKLOG: Final = 65_535  # connections that wait; the system has a limit of its own
+_TRIES: Final = 20  # to find a port that both families have, where the system chooses it
+_NO_FAMILY: Final = frozenset(
+    {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
+)  # there is no IPv6, or it is disabled
+
+_At = tuple[int, tuple[Any, ...]]
 
 
 async def open_listeners(
@@ -36,7 +45,7 @@ async def open_listeners(
     waiting = list(passed)
     try:
         for listener in listeners:
-            sockets += [(_taken(one), listener) for one in await _open(listener.address, waiting)]
+            sockets += [(_prepared(one), listener) for one in await _open(listener.address, waiting)]
         if waiting:
             place = Address(*waiting[0].getsockname()[:2])
             raise ConfigError(f"the service manager passed a socket for {place}, which no --listen names")
@@ -47,35 +56,88 @@ async def open_listeners(
     return sockets
 
 
-async def _open(address: Address, waiting: list[socket.socket]) -> Sequence[trio.SocketListener]:
+async def _open(address: Address, waiting: list[socket.socket]) -> list[socket.socket]:
     """Listen on an address, with the sockets that are there for it; they are taken out of `waiting`."""
     try:
-        mine = await _at(address, waiting) if waiting else []
+        places = await _places(address)
+        mine = [
+            one for one in waiting if _place(*one.getsockname()[:2]) in {_place(*at[:2]) for _, at in places}
+        ]
         for one in mine:
             waiting.remove(one)
-        if mine:
-            return [trio.SocketListener(trio.socket.from_stdlib_socket(one)) for one in mine]
-        return await trio.open_tcp_listeners(address.port, host=address.host or None)
+        return mine or _listen(address, places)
     except OSError as error:
         raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
 
 
-async def _at(address: Address, sockets: Sequence[socket.socket]) -> list[socket.socket]:
-    """Return the sockets that listen on an address."""
+async def _places(address: Address) -> list[_At]:
+    """Return the families and socket addresses of an address; a wildcard has both families, as Go's has."""
+    if address.host in WILDCARDS:
+        return [(socket.AF_INET, ("0.0.0.0", address.port)), (socket.AF_INET6, ("::", address.port))]  # noqa: S104
     found = await trio.socket.getaddrinfo(
-        address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
-    places = {_place(*sockaddr[:2]) for *_, sockaddr in found}
-    return [one for one in sockets if _place(*one.getsockname()[:2]) in places]
+    return [(family, sockaddr) for family, *_, sockaddr in found]
 
 
 def _place(host: str | int, port: int | str) -> tuple[str, int]:
     """Return host and port; all addresses of IPv4 and of IPv6 are one place, since a socket may have both."""
-    return "*" if str(host) in ("0.0.0.0", "::") else str(host), int(port)  # noqa: S104 - only compared
+    return "*" if str(host) in WILDCARDS else str(host), int(port)
 
 
-def _taken(listener: trio.SocketListener) -> socket.socket:
-    listening = socket.socket(fileno=listener.socket.detach())
+def _listen(address: Address, places: Sequence[_At]) -> list[socket.socket]:
+    """Listen on all places that this machine can have, on one port.  Raises OSError."""
+    lacking = _NO_FAMILY if address.host in WILDCARDS else frozenset({errno.EAFNOSUPPORT})
+    tries = 1 if address.port else _TRIES
+    while True:
+        tries -= 1
+        with ExitStack() as opened:
+            try:
+                sockets = _bind(places, address.port, lacking, opened)
+            except OSError as error:
+                if not (tries and error.errno == errno.EADDRINUSE):
+                    raise
+                continue  # the system chose a port that another program has in the other family
+            for one in sockets:
+                one.listen(_BACKLOG)
+            opened.pop_all()
+            return sockets
+
+
+def _bind(
+    places: Sequence[_At], port: int, lacking: Collection[int], opened: ExitStack
+) -> list[socket.socket]:
+    """Return sockets bound to places, `opened` too; not to those for which this machine lacks something."""
+    sockets: list[socket.socket] = []
+    absent = OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
+    for family, (host, _, *scope) in places:
+        try:
+            sockets.append(opened.enter_context(_bound(family, (host, port, *scope))))
+        except OSError as error:
+            if error.errno not in lacking:
+                raise
+            absent = error
+        else:
+            port = sockets[0].getsockname()[1]
+    if not sockets:
+        raise absent
+    return sockets
+
+
+def _bound(family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # IPv4 has a socket of its own
+        sock.bind(sockaddr)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _prepared(listening: socket.socket) -> socket.socket:
     listening.setblocking(False)
     with suppress(OSError):  # what waits for a slow reader is ours, counted and bounded, and not the kernel's
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)

@@ -139,6 +139,10 @@ def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
         (["run", "--upstream", "nats://x", "--upstream", "x:4222"], "upstream nats://x:4222 is given twice"),
         (["run", "--upstream", "mqtt://x"], "mqtt:// is not supported"),
         (
+            ["run", "-l", "0.0.0.0:14222", "-l", "ws://[::]:14222", "-u", "nats://x"],
+            "listen nats://0.0.0.0:14222 and ws://[::]:14222 are one",
+        ),
+        (
             ["run", "--listen", "127.0.0.1:14222", "--upstream", "nats://127.0.0.1:14222"],
             "natsproxy's own address",
         ),

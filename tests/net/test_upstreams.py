@@ -184,7 +184,7 @@ class Stage:
 
         greeted: wait for the INFO.
         """
-        (address,) = self.proxy.listen
+        address = self.proxy.listen[0]
         stream = await trio.open_tcp_stream(address.host, address.port)
         self.streams.append(stream)
         got = b""
