@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import nullcontext
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -17,10 +19,11 @@ from natsproxy.config.build import inline_rules, read_file, rules_file
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.log import EventLog, LogFile
 from natsproxy.net.proxy import Proxy
-from natsproxy.net.rule_book import Loaded
 from natsproxy.rules.file.parser import NONE_NAMED
 from natsproxy.rules.model.rule import Rule
 from natsproxy.session.identity import Identity
+
+_TURN: Final = 0.0005  # seconds
 
 if TYPE_CHECKING:  # it needs packages of an extra
     from natsproxy.admin.http_server import HttpServer
@@ -76,24 +79,31 @@ class Service:
         for watch in (self._tls_watch, self._identity_watch):
             watch.reading()  # the proxy has just read them
         self._log_rate = log_rate
+        self._reloading = trio.Lock()
         self.stopped_at_once = False
 
-    def load_rules(self) -> Loaded:
-        """Let the rules of the files be the base of the proxy's rules; return what became of others.
+    def load_rules(self) -> None:
+        """Let the rules of the files be the base of the proxy's rules, before it serves.
 
-        Raises ConfigError, and changes nothing, for a bad file and for a configuration file whose rules
-        have disappeared (`rules = []` clears them).
+        Raises ConfigError for a bad file.
+        """
+        rules = self._read_rules()
+        if rules is not None:
+            self._proxy.rules.load(rules)
+
+    def _read_rules(self) -> tuple[Rule, ...] | None:
+        """Return the rules of the files, None where none is to have rules.
+
+        Raises ConfigError for a bad file and for a configuration file whose rules have disappeared
+        (`rules = []` clears them).
         """
         self._rules_watch.reading()
-        book = self._proxy.rules
-        rules: tuple[Rule, ...] | None = None
         if self._rules is not None:
-            rules = rules_file(self._rules)
-        elif self._config is not None:
-            rules = inline_rules(self._config)
-            if rules is None and book.base:
-                raise ConfigError(f"{self._config}: {NONE_NAMED}")
-        return Loaded((), ()) if rules is None else book.load(rules)
+            return rules_file(self._rules)
+        rules = None if self._config is None else inline_rules(self._config)
+        if rules is None and self._proxy.rules.base:
+            raise ConfigError(f"{self._config}: {NONE_NAMED}")
+        return rules
 
     async def run(self, log: Any, signals: AsyncIterator[int]) -> None:
         """Serve until drained.  signals: the numbers of the process's signals, as they arrive."""
@@ -139,8 +149,7 @@ class Service:
         async with trio.open_nursery() as nursery:
             async for number in signals:
                 if number == signal.SIGHUP:
-                    with self._supervision.reloading() if self._supervision is not None else nullcontext():
-                        self._reload(log)
+                    nursery.start_soon(self._reload, log)
                 elif draining:
                     log.warning("stopping at once")
                     self.stopped_at_once = True
@@ -152,22 +161,26 @@ class Service:
                     if self._supervision is not None:
                         self._supervision.stopping(log)
 
-    def _reload(self, log: Any) -> None:
-        self._proxy.rotate()
-        try:
-            self._file.reopen()
-        except NatsproxyError as error:
-            log.error("the log stays where it was", reason=str(error))
-        self._reload_certificates(log)
-        self._reload_identity(log)
-        self._reload_rules(log)
+    async def _reload(self, log: Any) -> None:
+        # One after the other: each says that it has begun, and that it is ready.
+        async with self._reloading:
+            with self._supervision.reloading() if self._supervision is not None else nullcontext():
+                self._proxy.rotate()
+                try:
+                    self._file.reopen()
+                except NatsproxyError as error:
+                    log.error("the log stays where it was", reason=str(error))
+                await self._reload_certificates(log)
+                await self._reload_identity(log)
+                await self._reload_rules(log)
 
-    async def _on_change(self, watch: FileWatch, reload: Callable[[Any], None], log: Any) -> None:
+    async def _on_change(self, watch: FileWatch, reload: Callable[[Any], Awaitable[None]], log: Any) -> None:
         while True:
             await watch.changed()
-            reload(log)
+            async with self._reloading:
+                await reload(log)
 
-    def _reload_certificates(self, log: Any) -> None:
+    async def _reload_certificates(self, log: Any) -> None:
         self._tls_watch.reading()
         try:
             if self._proxy.load_certificates():
@@ -175,7 +188,7 @@ class Service:
         except NatsproxyError as error:
             log.error("the certificates stay as they were", reason=str(error))
 
-    def _reload_identity(self, log: Any) -> None:
+    async def _reload_identity(self, log: Any) -> None:
         self._identity_watch.reading()
         try:
             if self._identity is not None:
@@ -184,13 +197,15 @@ class Service:
         except NatsproxyError as error:
             log.error("credentials and users stay as they were", reason=str(error))
 
-    def _reload_rules(self, log: Any) -> None:
+    async def _reload_rules(self, log: Any) -> None:
         try:
-            gone, undone = self.load_rules()
+            with _beside_the_traffic():
+                gone, undone = await self._proxy.rules.load_in_thread(self._read_rules)
         except NatsproxyError as error:
             log.error("the rules stay as they were", reason=str(error))
             return
-        waiting = self._waiting_settings(log)
+        await self._proxy.rules_in_force()
+        waiting = await self._waiting_settings(log)
         write = log.warning if gone or undone or waiting else log.info
         write(
             "reloaded",
@@ -199,10 +214,10 @@ class Service:
             need_restart=waiting or None,
         )
 
-    def _waiting_settings(self, log: Any) -> list[str]:
+    async def _waiting_settings(self, log: Any) -> list[str]:
         """Return the settings that the file has changed since the start: a reload takes none of them."""
         try:
-            now = self._read_settings()
+            now = await trio.to_thread.run_sync(self._read_settings, abandon_on_cancel=True)
         except NatsproxyError as error:
             log.error("the configuration file cannot be used at the next start", reason=str(error))
             return []
@@ -211,3 +226,22 @@ class Service:
 
     def _read_settings(self) -> dict[str, Any]:
         return {} if self._config is None else read_file(self._config)
+
+
+@contextmanager
+def _beside_the_traffic() -> Iterator[None]:
+    """Let a thread read and compile thousands of rules while the loop serves.
+
+    The interpreter changes between threads often: each frame waits for the turn of the other one.  Python's
+    collector would look at all that is made, and serve nobody meanwhile: it stays, as at the start
+    (`cli/memory.py`).
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN)
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
+        sys.setswitchinterval(usual)

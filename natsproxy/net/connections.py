@@ -18,6 +18,7 @@ from natsproxy.capture.format import records
 from natsproxy.config.settings import Listener, ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
+from natsproxy.net.chain_swap import ChainSwap
 from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import Deadlines
@@ -103,12 +104,16 @@ class Connections:
         self._names: Counter[str] = Counter()
         self._closed = trio.Event()
         self._deadlines = Deadlines(relays)
+        self._chain_swap = ChainSwap(relays)
 
     def swap(self, chain: Chain) -> None:
-        """Put another chain in force on all connections."""
+        """Put another chain in force on all connections: on each between two of its frames."""
         self.chain = chain
-        for relay in list(self.relays.values()):
-            relay.swap(chain)
+        self._chain_swap.begin(chain)
+
+    async def swapped(self) -> None:
+        """Wait until the chain is in force on all connections."""
+        await self._chain_swap.finished()
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""
@@ -126,6 +131,7 @@ class Connections:
         """Watch over the connections until cancelled: their deadlines, ends by servers, those of no use."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.run)
+            nursery.start_soon(self._chain_swap.run)
             nursery.start_soon(self._server_ends.run)
             if self._limits.watches:
                 await self._limits.watch(self.relays)

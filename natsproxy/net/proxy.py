@@ -83,7 +83,7 @@ class Proxy:
             self.emit,
         )
         self.rules = RuleBook(
-            self._install, self._fault_ended, chain.rules if isinstance(chain, RuleChain) else ()
+            self._compile, self.swap, self._fault_ended, chain.rules if isinstance(chain, RuleChain) else ()
         )
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
@@ -246,6 +246,8 @@ class Proxy:
     def swap(self, chain: Chain) -> None:
         """Put another chain in force on all connections, between frames; `rules` does it for its changes.
 
+        A few connections get it at once, the others one after the other (`net/chain_swap.py`):
+        `rules_in_force` waits for them.
         Raises ConfigError where the settings are a way around it; then nothing changes.
         """
         if chain.guards and self.settings.unparsed == "pass":
@@ -255,10 +257,16 @@ class Proxy:
             chain.begin(now_ns())
         self.connections.swap(chain)
 
-    def _install(self, rules: tuple[Rule, ...]) -> None:
-        """Put the enabled rules of the book in force; those that were before keep their states."""
+    def _compile(self, rules: tuple[Rule, ...]) -> RuleChain:
+        """Return the enabled rules of the book as a chain; those that were before keep their states."""
         before = self.chain if isinstance(self.chain, RuleChain) else None
-        self.swap(RuleChain(rules, seed=self.seed, previous=before))
+        chain = RuleChain(rules, seed=self.seed, previous=before)
+        chain.compile(relay.session.view for relay in list(self.relays.values()))
+        return chain
+
+    async def rules_in_force(self) -> None:
+        """Wait until the last change of the rules is in force on all connections."""
+        await self.connections.swapped()
 
     def _fault_ended(self, name: str) -> None:
         self.emit(Notice(now_ns(), None, "info", "the time of a fault is over", {"rule": name}))

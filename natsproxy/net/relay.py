@@ -35,6 +35,7 @@ from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, R
 from natsproxy.session.control import Control
 from natsproxy.session.direction_pipe import DirectionPipe
 from natsproxy.session.session import Session
+from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 
@@ -182,10 +183,11 @@ class Relay:
         self._stop(End(cause, detail, reset))
 
     @contained
-    def swap(self, chain: Chain) -> None:
-        """Put another chain in force."""
+    def swap(self, chain: Chain, limit: WorkLimit = UNLIMITED_WORK) -> bool:
+        """Put another chain in force; return whether it is, or the connection over: else call it again."""
         self._catch_up()
-        self._perform(self.session.swap(chain, now_ns()))
+        self._perform(self.session.swap(chain, now_ns(), limit))
+        return self.session.chain is chain or self.session.over
 
     @contained
     def control(self, act: Callable[[Control, int], None]) -> None:

@@ -8,6 +8,8 @@
 4. A fault for a time is a rule like any other until its time is over; then it is removed.
 5. Each change is whole or does not happen, and has a revision of its own: who edits a list that another one
    has changed meanwhile is told (`StaleRules`).
+6. Thousands of rules take seconds to read and to compile: `load_in_thread` does that beside the traffic, and
+   installs the outcome at once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import NamedTuple
 import trio
 
 from natsproxy.errors import ConfigError
+from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.model.rule import Rule
 
 
@@ -45,21 +48,31 @@ class Loaded(NamedTuple):
     undone: tuple[str, ...]
 
 
+class _Plan(NamedTuple):
+    """A load before it happens: the rules of the file, all entries, and what becomes of others."""
+
+    base: tuple[Rule, ...]
+    entries: dict[str, Entry]
+    loaded: Loaded
+
+
 class RuleBook:
     """The rules of one proxy.  Its calls are those of one thread, the proxy's.
 
-    install: puts rules in force, or raises ConfigError and changes nothing.  ended: called with the name of a
-    fault whose time is over.
+    compile: makes a chain of rules, in any thread, or raises ConfigError.  install: puts it in force, or
+    raises ConfigError and changes nothing.  ended: called with the name of a fault whose time is over.
     base: the rules of the file, and entries those of now, by their names, in order.
     """
 
     def __init__(
         self,
-        install: Callable[[tuple[Rule, ...]], None],
+        compile: Callable[[tuple[Rule, ...]], RuleChain],
+        install: Callable[[RuleChain], None],
         ended: Callable[[str], None],
         base: Iterable[Rule] = (),
     ) -> None:
         self.base: Mapping[str, Rule] = {rule.name: rule for rule in base}
+        self._compile = compile
         self._install = install
         self._ended = ended
         self._entries = {name: Entry(rule) for name, rule in self.base.items()}
@@ -93,7 +106,34 @@ class RuleBook:
 
     def load(self, rules: Iterable[Rule]) -> Loaded:
         """Take the rules of the file anew (see 2 above).  Raises ConfigError, and changes nothing."""
-        rules = tuple(rules)
+        plan = self._plan(tuple(rules))
+        self._commit(plan.entries)
+        self.base = {rule.name: rule for rule in plan.base}
+        return plan.loaded
+
+    async def load_in_thread(self, read: Callable[[], tuple[Rule, ...] | None]) -> Loaded:
+        """Do the same with the rules that `read` returns, which a thread calls; None: nothing changes.
+
+        Raises ConfigError, and changes nothing.
+        """
+        rules = await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        if rules is None:
+            return Loaded((), ())
+        while True:
+            revision = self._revision
+            plan, chain = await trio.to_thread.run_sync(self._prepare, rules, abandon_on_cancel=True)
+            if revision == self._revision:  # else somebody has changed the rules meanwhile
+                break
+        self._commit(plan.entries, chain)
+        self.base = {rule.name: rule for rule in plan.base}
+        return plan.loaded
+
+    def _prepare(self, rules: tuple[Rule, ...]) -> tuple[_Plan, RuleChain]:
+        plan = self._plan(rules)
+        return plan, self._compile(_enabled(self._with_known(plan.entries)))
+
+    def _plan(self, rules: tuple[Rule, ...]) -> _Plan:
+        """Return what a load makes of the rules of now; it changes nothing."""
         before = {name: rule.content for name, rule in self.base.items()}
         after = {rule.name: rule.content for rule in rules}
         new = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -110,9 +150,7 @@ class RuleBook:
             name for name in [*before, *after] if name in new and self._undone(name, before, after)
         )
         gone = tuple(name for name in self._entries if name not in entries)
-        self._commit(entries)
-        self.base = {rule.name: rule for rule in rules}
-        return Loaded(gone, tuple(dict.fromkeys(undone)))
+        return _Plan(rules, entries, Loaded(gone, tuple(dict.fromkeys(undone))))
 
     def _undone(self, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
         """Tell whether a change on top is lost where the file says something new about its rule."""
@@ -165,16 +203,22 @@ class RuleBook:
     def _end_of(self, name: str) -> float | None:
         return self._entries[name].ends if name in self._entries else None
 
-    def _commit(self, entries: dict[str, Entry]) -> None:
-        # The old rule itself where it was written the same: it has the count over all connections.
-        for name, entry in entries.items():
-            known = self._entries.get(name)
-            if known is not None and known.rule.content == entry.rule.content:
-                entries[name] = replace(entry, rule=known.rule)
-        self._install(tuple(entry.rule for entry in entries.values() if entry.enabled))
+    def _commit(self, entries: dict[str, Entry], chain: RuleChain | None = None) -> None:
+        """Put entries in force; chain: of the enabled ones, where it was made already."""
+        entries = self._with_known(entries)
+        self._install(self._compile(_enabled(entries)) if chain is None else chain)
         self._entries = entries
         self._revision += 1
         self._changed.set()
+
+    def _with_known(self, entries: dict[str, Entry]) -> dict[str, Entry]:
+        """Put the old rule itself where it was written the same: it has the count over all connections."""
+        found = dict(entries)
+        for name, entry in entries.items():
+            known = self._entries.get(name)
+            if known is not None and known.rule.content == entry.rule.content:
+                found[name] = replace(entry, rule=known.rule)
+        return found
 
     # -- time
 
@@ -190,3 +234,7 @@ class RuleBook:
             for name in over:
                 self.remove(name)
                 self._ended(name)
+
+
+def _enabled(entries: Mapping[str, Entry]) -> tuple[Rule, ...]:
+    return tuple(entry.rule for entry in entries.values() if entry.enabled)

@@ -7,6 +7,9 @@ Guarantees of the session to the rules
 1. It calls `Chain.bind` when the connection opens, when its CONNECT is known, when the server has named its
    account (second INFO), and when the chain is swapped; `previous` is the result of the last call, so that
    counters and state can move over.
+   A swap reaches the connections one after the other.  Each goes on under its old chain, all of it, until its
+   turn, which comes between two of its frames: first `Chain.check` looks at its live subscriptions in slices,
+   and those that may not go on end as they are found; then `bind` puts the new chain in force, all of it.
 2. It calls `decide` once per frame of interest, in stream order per direction, with the frame as received
    (s2c: as the server sent it).  `decide` must not raise; if it does, the session closes that connection with
    the rule named, and no other.
@@ -179,6 +182,19 @@ FastPathFunction = Callable[[Sequence["Frame"], int, int, int], list[BatchResult
 the decisions as far as the fast path reaches: the frame behind the last of them goes to `decide`."""
 
 
+class SubscriptionCheck(Protocol):
+    """The look at the live subscriptions of a connection under rules that are to come.
+
+    done: all of them were looked at, and none has come since.
+    """
+
+    done: bool
+
+    def step(self, reached: Callable[[], bool] = ...) -> list[tuple[bytes, str]]:
+        """Go on until `reached`; return the sids that may not go on, with the texts of their -ERR."""
+        ...
+
+
 class ConnectionRules(Protocol):
     """The rules of one connection.
 
@@ -253,8 +269,18 @@ class Chain(Protocol):
         """Come into force at a time (ns), from which new rules count theirs."""
         ...
 
-    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
-        """Return the rules that apply to a connection."""
+    def bind(
+        self,
+        view: View,
+        previous: ConnectionRules | None,
+        now: int,
+        check: SubscriptionCheck | None = None,
+    ) -> ConnectionRules:
+        """Return the rules that apply to a connection; check: one that is done, which is not made again."""
+        ...
+
+    def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
+        """Return the check that comes before `bind` where the chain replaces another; None for none."""
         ...
 
 
@@ -302,6 +328,16 @@ class EmptyChain:
     def begin(self, now: int) -> None:
         """Do nothing: there is no rule."""
 
-    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
+    def bind(
+        self,
+        view: View,
+        previous: ConnectionRules | None,
+        now: int,
+        check: SubscriptionCheck | None = None,
+    ) -> ConnectionRules:
         """Return the one value that wants no frame, for all connections."""
         return self._rules
+
+    def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
+        """Return None: every subscription may go on."""
+        return None

@@ -7,10 +7,12 @@ no other.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing
 from natsproxy.protocol.errors import err_frame
-from natsproxy.rules.interface import Chain, ConnectionRules, Decision, LinkConditions
+from natsproxy.rules.interface import Chain, ConnectionRules, Decision, LinkConditions, SubscriptionCheck
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
 from natsproxy.session.connection import NEVER, STATE_OPS, ConnectionState
@@ -20,10 +22,19 @@ from natsproxy.session.fences import PongQueue
 from natsproxy.session.outbox import PLAIN
 from natsproxy.session.phase import PipeEvent, PipePhase
 from natsproxy.session.resubscribe import Resubscriber
+from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, OPS, S2C, Op
 from natsproxy.wire.scanner import byte_table
+
+
+class _Coming(NamedTuple):
+    """A chain that is about to come into force.  before: the rules until then.  check: what comes first."""
+
+    chain: Chain
+    before: ConnectionRules
+    check: SubscriptionCheck | None
 
 
 class RuleRunner:
@@ -33,7 +44,7 @@ class RuleRunner:
     time (ns) at which a link condition changes, None for never.
     """
 
-    __slots__ = ("_deliveries", "_pongs", "_resubscriber", "_state", "chain", "next_due", "rules")
+    __slots__ = ("_coming", "_deliveries", "_pongs", "_resubscriber", "_state", "chain", "next_due", "rules")
 
     def __init__(
         self, state: ConnectionState, pongs: PongQueue, deliveries: Deliveries, chain: Chain, now: int
@@ -45,28 +56,54 @@ class RuleRunner:
         self._pongs = pongs
         self._deliveries = deliveries
         self._resubscriber = Resubscriber(state, pongs, deliveries)
+        self._coming: _Coming | None = None
         self._listen()
         self.update_conditions(now)
 
     # -- rules that come into force
 
-    def bind(self, now: int) -> None:
-        """Ask the chain which rules apply, and put them in force between frames."""
+    def bind(self, now: int, check: SubscriptionCheck | None = None) -> None:
+        """Ask the chain which rules apply, and put them in force between frames; check: of a swap."""
         before = self.rules
         try:
-            self.rules = self.chain.bind(self._state, before, now)
+            self.rules = self.chain.bind(self._state, before, now, check)
         except NatsproxyError as error:
             self._state.end(close_reasons.RULE_FAILED, str(error))
             return
         self._listen()
         # Before subscriptions are made anew: one that is revoked must not be.
-        for sid, text in self.rules.revoked:
-            self._deliveries.forget(sid)
-            self._deliveries.close_sids([sid], now)
-            self._answer(self._state.pipes[C2S], err_frame(text), now)
+        self._revoke(self.rules.revoked, now)
         self.update_conditions(now)
         if self.rules is not before and self.rules.resubscribed and not self._state.over:
             self._resubscriber.begin(self.rules.resubscribed, before, now)
+
+    def swap(self, chain: Chain, now: int, limit: WorkLimit) -> None:
+        """Look at the live subscriptions under another chain, up to the limit, then put it in force."""
+        coming = self._coming
+        if coming is None or coming.chain is not chain or coming.before is not self.rules:
+            try:
+                check = chain.check(self._state, self.rules)
+            except NatsproxyError as error:
+                self.chain = chain
+                self._state.end(close_reasons.RULE_FAILED, str(error))
+                return
+            coming = self._coming = _Coming(chain, self.rules, check)
+        if coming.check is not None:
+            self._revoke(coming.check.step(limit.reached), now)
+            if not coming.check.done:
+                return
+        self._coming, self.chain = None, chain
+        self.bind(now, coming.check)
+
+    def _revoke(self, revoked: list[tuple[bytes, str]], now: int) -> None:
+        """End subscriptions (sids) that the rules do not take, with these texts."""
+        if not revoked:
+            return
+        sids = [sid for sid, _ in revoked]
+        for sid in sids:
+            self._deliveries.forget(sid)
+        self._deliveries.close_sids(sids, now)
+        self._answer(self._state.pipes[C2S], b"".join(err_frame(text) for _, text in revoked), now)
 
     def _listen(self) -> None:
         self._state.secrets.renamed = self.rules.renamed

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from natsproxy.protocol.connect import Connect
-from natsproxy.rules.interface import Chain, Subscription
+from natsproxy.rules.interface import Chain, Subscription, View
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, SessionSettings
 from natsproxy.session.budget import UNLIMITED, Budget
@@ -90,6 +90,16 @@ class Session:
         self._rules_due: int | None = None  # when the rules have something to do without a frame
 
     # -- facts for the proxy
+
+    @property
+    def view(self) -> View:
+        """The connection as its rules see it."""
+        return self._state
+
+    @property
+    def chain(self) -> Chain:
+        """The loaded rules that are in force on the connection."""
+        return self._runner.chain
 
     @property
     def over(self) -> bool:
@@ -325,11 +335,14 @@ class Session:
         """Note that the connection is gone: it asks for nothing more but the records of `closed`."""
         self._state.step(PhaseEvent.END)
 
-    def swap(self, chain: Chain, now: int) -> list[Action]:
-        """Put another chain in force, between frames."""
-        self._runner.chain = chain
-        self._runner.bind(now)
-        if self.pipes[S2C].unframed:
+    def swap(self, chain: Chain, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
+        """Put another chain in force, between frames, once the live subscriptions were looked at under it.
+
+        Where the limit is reached first, `chain` is still the old one: the next call goes on from there.
+        """
+        if not self.over:
+            self._runner.swap(chain, now, limit)
+        if self.chain is chain and self.pipes[S2C].unframed:
             self._unframed.refuse()
         return self.take_actions()
 

@@ -32,6 +32,7 @@ from natsproxy.testing.thread import TrioThread, refuse_in_loop
 
 TIMEOUT = 5.0  # seconds
 ANY_PORT = "127.0.0.1:0"
+_IN_FORCE = 30.0  # seconds for a fault to be in force on all connections
 _LAST_FRAMES = 1.0  # seconds for frames that are on their way when a fault ends
 _NEAREST = 3  # subjects that an error quotes
 _FIRINGS = 10_000  # firings that are kept
@@ -154,7 +155,7 @@ class ProxyHarness(ABC):
         name = settings.pop("name", None) or fault.settings.get("name")
         name = str(name or f"{fault.kind}-{next(self._numbers)}")
         (rule,) = parse_rules([fault.table(name, settings)], KINDS, place=_FaultPlace())
-        before = self._thread.call(self._begin, rule)
+        before = self._thread.wait(_IN_FORCE, self._begin, rule)
         idle, passed = "", False
         try:
             yield name
@@ -164,22 +165,24 @@ class ProxyHarness(ABC):
                 try:
                     idle = self._idle(rule, before) if passed and must_fire else ""
                 finally:
-                    self._thread.call(self._end, name)
+                    self._thread.wait(_IN_FORCE, self._end, name)
         if idle:
             raise FaultNeverFired(idle)
 
-    def _begin(self, rule: Rule) -> int:
+    async def _begin(self, rule: Rule) -> int:
         """Put a fault in force; return how often rules of its name have acted before."""
         assert self._proxy is not None
         if rule.name in self._proxy.rules.entries:
             raise ConfigError(f"a fault named {rule.name!r} is in force already")
         before = self._proxy.fired[rule.name]
         self._proxy.rules.put(rule)
+        await self._proxy.rules_in_force()
         return before
 
-    def _end(self, name: str) -> None:
+    async def _end(self, name: str) -> None:
         assert self._proxy is not None
         self._proxy.rules.remove(name)
+        await self._proxy.rules_in_force()
 
     async def _acts(self, name: str, before: int) -> bool:
         """Tell whether a fault has acted; what clients have just sent may still be on its way to us."""

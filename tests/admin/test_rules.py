@@ -8,6 +8,7 @@ import trio.testing
 
 from natsproxy.errors import ConfigError
 from natsproxy.net.rule_book import RuleBook, StaleRules
+from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
@@ -142,12 +143,12 @@ def book(*base: Rule) -> tuple[RuleBook, list[str]]:
     """Return a book and the names of the rules in force, which it keeps up to date."""
     in_force: list[str] = [one.name for one in base]
 
-    def install(rules: tuple[Rule, ...]) -> None:
-        if any(one.name == "bad" for one in rules):
+    def install(chain: RuleChain) -> None:
+        if any(one.name == "bad" for one in chain.rules):
             raise ConfigError("bad")
-        in_force[:] = [one.name for one in rules]
+        in_force[:] = [one.name for one in chain.rules]
 
-    return RuleBook(install, lambda _: None, base), in_force
+    return RuleBook(RuleChain, install, lambda _: None, base), in_force
 
 
 async def test_a_reload_keeps_what_the_file_says_nothing_new_about() -> None:

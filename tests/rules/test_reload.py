@@ -9,9 +9,11 @@ import trio
 
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.engine.subscription_check import LEAST
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
+from natsproxy.session.work_limit import WorkLimit
 from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import frames
 from tests.differential.wirelog import settings_before
@@ -36,7 +38,7 @@ def test_subscriptions_that_a_new_map_does_not_admit_end() -> None:
         b"UNSUB 3",
         b"UNSUB 4",
     ]
-    play.server(b"MSG b 3 0\r\n\r\nMSG a.x 1 0\r\n\r\n" + b"PONG\r\n" * 6)
+    play.server(b"MSG b 3 0\r\n\r\nMSG a.x 1 0\r\n\r\n" + b"PONG\r\n" * 3)
     assert [frame.raw for frame in frames(play.to_client, S2C)] == [
         b"MSG a.x 1 0\r\n\r\n",
         b'-ERR \'Permissions Violation for Subscription to "b" (sid "3")\'\r\n',
@@ -44,6 +46,43 @@ def test_subscriptions_that_a_new_map_does_not_admit_end() -> None:
     ]
     play.do(play.session.swap(chain(ALLOW), 0))
     assert play.to_server == b""
+
+
+class OneSlice(WorkLimit):
+    """A slice that is over as soon as anybody asks."""
+
+    def reached(self) -> bool:
+        return True
+
+
+def test_many_subscriptions_are_looked_at_in_slices_and_those_that_come_meanwhile() -> None:
+    play = Playbook().greeted()
+    play.client(b"".join(b"SUB s.%d %d\r\n" % (n, n) for n in range(10 * LEAST)))
+    new = chain('[[rules]]\nname = "r"\nkind = "deny"\nsubject = ["s.3", "late.x"]\n')
+    play.do(play.session.swap(new, 0, OneSlice()))
+    assert play.session.chain is not new
+    assert b"UNSUB 3\r\n" in play.to_server, "what was found ends at once"
+    play.client(b"SUB late.x a\r\nSUB late.* b\r\nUNSUB 9\r\nSUB s.3 9\r\nPUB late.x 0\r\n\r\n")
+    assert b"PUB late.x" in play.to_server, "the old rules are in force until the new ones are, all of them"
+    slices = 1
+    while play.session.chain is not new:
+        play.do(play.session.swap(new, 0, OneSlice()))
+        slices += 1
+    assert 10 <= slices <= 12
+    assert not {b"3", b"9", b"a"} & set(play.session.subs)
+    play.server(b"PONG\r\n" * 30)
+    play.server(b"MSG late.x b 0\r\n\r\nMSG late.y b 0\r\n\r\n")
+    assert play.to_client.endswith(b"MSG late.y b 0\r\n\r\n")
+    assert b"MSG late.x" not in play.to_client
+
+
+def test_rules_that_change_again_during_a_look_are_looked_at_anew() -> None:
+    play = Playbook().greeted()
+    play.client(b"".join(b"SUB s.%d %d\r\n" % (n, n) for n in range(3 * LEAST)))
+    play.do(play.session.swap(chain(ALLOW), 0, OneSlice()))
+    assert play.to_server.count(b"UNSUB") == LEAST
+    play.do(play.session.swap(chain(DENY), 0))
+    assert len(play.session.subs) == 2 * LEAST
 
 
 def test_a_sid_that_was_taken_away_is_free() -> None:
@@ -80,6 +119,7 @@ async def test_a_denial_that_is_loaded_later_holds_before_a_real_server(
             ok = [b"+OK\r\n"] * verbose
             assert await exchange(b"CONNECT " + connect + b"\r\nSUB a.secret 1\r\nSUB a.open 2\r\n") == ok * 3
             proxy.swap(chain(DENY))
+            await proxy.rules_in_force()
             assert await exchange(b"") == [
                 b'-ERR \'Permissions Violation for Subscription to "a.secret" (sid "1")\'\r\n'
             ]
@@ -225,6 +265,7 @@ async def test_a_subscription_follows_before_a_real_server(nats_server: NatsServ
             first = await exchange(inside, b"")
             assert sorted(first) == [b"MSG o.x 1 1\r\n1\r\n", b"MSG o.x 2 1\r\n1\r\n"]
             proxy.swap(chain(B))
+            await proxy.rules_in_force()
             assert await exchange(inside, b"") == []
             await exchange(outside, b"PUB a.o.x 1\r\n2\r\n" + b"PUB b.o.x 1\r\n3\r\n" * 2)
             assert sorted(await exchange(inside, b"")) == [

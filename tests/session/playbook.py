@@ -21,6 +21,7 @@ from natsproxy.rules.interface import (
     EmptyChain,
     FastPathFunction,
     LinkConditions,
+    SubscriptionCheck,
     View,
 )
 from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send, SessionSettings
@@ -161,7 +162,17 @@ class OneRule:
     def begin(self, now: int) -> None:
         """Do nothing: it has no times."""
 
-    def bind(self, view: View, previous: ConnectionRules | None, now: int) -> ConnectionRules:
+    def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
+        """Return nothing: it minds no subscription."""
+        return None
+
+    def bind(
+        self,
+        view: View,
+        previous: ConnectionRules | None,
+        now: int,
+        check: SubscriptionCheck | None = None,
+    ) -> ConnectionRules:
         """Return itself."""
         self.bound_times += 1
         self.view = view

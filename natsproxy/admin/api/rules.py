@@ -163,6 +163,7 @@ async def _replace(ask: Ask) -> Reply:
             names.add(rule.name)
             rules.append((rule, change.get("enabled", True)))
     book.replace(rules, revision)
+    await ask.proxy.proxy.rules_in_force()
     _tell(ask, "the rules are replaced", rules=len(rules))
     return await _listed(ask.proxy)
 
@@ -177,6 +178,7 @@ async def _add(ask: Ask) -> Reply:
         raise ApiError(409, f"there is a rule {rule.name!r} already")
     _refuse_more(book.entries)
     book.put(rule, enabled=ask.body.get("enabled", True), lasts=lasts)
+    await ask.proxy.proxy.rules_in_force()
     _tell(ask, "a rule is added", rule=rule.name, lasts=ask.body.get("for"))
     return _one(ask, rule.name, 201)
 
@@ -202,6 +204,7 @@ async def _put(ask: Ask) -> Reply:
         _refuse_more(book.entries)
     book.check(revision)
     book.put(rule, enabled=ask.body.get("enabled"))
+    await ask.proxy.proxy.rules_in_force()
     _tell(ask, "a rule is changed" if known else "a rule is added", rule=name)
     return _one(ask, name, 200 if known else 201)
 
@@ -216,6 +219,7 @@ async def _patch(ask: Ask) -> Reply:
     if rule.name != name:
         raise ApiError(422, "a rule keeps its name: remove it and add another one")
     book.put(rule, enabled=body.get("enabled"), lasts=lasts)
+    await ask.proxy.proxy.rules_in_force()
     _tell(ask, "a rule is changed", rule=name, enabled=body.get("enabled"))
     return _one(ask, name)
 
@@ -226,11 +230,13 @@ async def _delete(ask: Ask) -> None:
     book = ask.proxy.proxy.rules
     book.check(_revision(ask, needed=False))
     book.remove(name)
+    await ask.proxy.proxy.rules_in_force()
     _tell(ask, "a rule is removed", rule=name)
 
 
 async def _reset(ask: Ask) -> Reply:
     ask.proxy.proxy.rules.reset()
+    await ask.proxy.proxy.rules_in_force()
     _tell(ask, "the rules are those of the file again")
     return await _listed(ask.proxy)
 

@@ -115,7 +115,10 @@ async def _toxics(proxies: Proxies, body: bytes, name: str) -> Response:
 
 
 async def _add_toxic(proxies: Proxies, body: bytes, name: str) -> Response:
-    return _json(proxies.get(name).toxics.add(body).as_json())
+    proxy = proxies.get(name)
+    added = proxy.toxics.add(body)
+    await proxy.rules_in_force()
+    return _json(added.as_json())
 
 
 async def _show_toxic(proxies: Proxies, body: bytes, name: str, toxic: str) -> Response:
@@ -123,11 +126,16 @@ async def _show_toxic(proxies: Proxies, body: bytes, name: str, toxic: str) -> R
 
 
 async def _change_toxic(proxies: Proxies, body: bytes, name: str, toxic: str) -> Response:
-    return _json(proxies.get(name).toxics.change(toxic, body).as_json())
+    proxy = proxies.get(name)
+    changed = proxy.toxics.change(toxic, body)
+    await proxy.rules_in_force()
+    return _json(changed.as_json())
 
 
 async def _delete_toxic(proxies: Proxies, body: bytes, name: str, toxic: str) -> Response:
-    proxies.get(name).toxics.remove(toxic)
+    proxy = proxies.get(name)
+    proxy.toxics.remove(toxic)
+    await proxy.rules_in_force()
     return Response(status_code=204)
 
 

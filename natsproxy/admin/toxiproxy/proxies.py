@@ -67,6 +67,11 @@ class ToxicProxy:
             "toxics": [toxic.as_json() for toxic in self.toxics.all()],
         }
 
+    async def rules_in_force(self) -> None:
+        """Wait until its toxics that are rules are in force on all connections."""
+        if self._proxy is not None:
+            await self._proxy.rules_in_force()
+
     async def differs(self, listen: str, upstream: str) -> bool:
         """Tell whether it is to listen or to go somewhere else.  Raises ApiError for no address."""
         return upstream != self.upstream or (
@@ -245,6 +250,7 @@ class Proxies:
             for proxy in self.all():
                 await self._start(proxy)
                 proxy.toxics.reset()
+                await proxy.rules_in_force()
 
     async def _make(self, given: Mapping[str, Any]) -> ToxicProxy:
         proxy = ToxicProxy(given["name"], given.get("listen", ""), given["upstream"], self._base)

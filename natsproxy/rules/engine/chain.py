@@ -21,9 +21,9 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import is_subset
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.engine.rule_index import RuleIndex
-from natsproxy.rules.engine.subscription_check import SubscriptionCheck
+from natsproxy.rules.engine.subscription_check import LiveSubscriptions
 from natsproxy.rules.file.serialize import to_toml
-from natsproxy.rules.interface import ConnectionRules, View
+from natsproxy.rules.interface import ConnectionRules, SubscriptionCheck, View
 from natsproxy.rules.model.rule import Rule
 from natsproxy.rules.model.selector import ANYBODY
 from natsproxy.rules.rewriting.frames import FrameRewriter
@@ -86,21 +86,22 @@ class RuleChain:
             before.rebind()
             return before
         known = None if before is None else before.index
-        if check is None or not check.holds(index, known):
-            check = SubscriptionCheck(index, known, view)
+        if not isinstance(check, LiveSubscriptions) or not check.holds(index, known):
+            check = LiveSubscriptions(index, known, view)
         return RuleEngine(self.seed, index, view, before, now, check)
 
-    def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
+    def check(self, view: View, previous: ConnectionRules) -> LiveSubscriptions | None:
         """Return the check of the live subscriptions that comes before `bind` at a swap; None for none."""
         self._refuse_unknown_account(view)
         before, index = previous.index if isinstance(previous, RuleEngine) else None, self._index_for(view)
-        return None if before is index else SubscriptionCheck(index, before, view)
+        return None if before is index else LiveSubscriptions(index, before, view)
 
     def compile(self, views: Iterable[View] = ()) -> None:
         """Do now what would be done when connections, such as these, are bound and the rules are recorded."""
-        for view in views:
-            self._index_for(view)
         self.index(())
+        if self._selective:
+            for view in views:
+                self._index_for(view)
         _ = self.text
 
     def _index_for(self, view: View) -> RuleIndex:

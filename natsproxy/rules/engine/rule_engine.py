@@ -7,7 +7,7 @@ subject, selector, gate, action, and the verdict goes into a `DecisionBuilder`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from natsproxy.events import PASSED, Firing
@@ -19,7 +19,7 @@ from natsproxy.rules.engine.decision_builder import DecisionBuilder
 from natsproxy.rules.engine.fastpath import FastPath
 from natsproxy.rules.engine.link_rules import LinkRules
 from natsproxy.rules.engine.rule_index import RuleIndex
-from natsproxy.rules.engine.subscription_check import SubscriptionCheck
+from natsproxy.rules.engine.subscription_check import LiveSubscriptions
 from natsproxy.rules.interface import Decision, FastPathFunction, LinkConditions, View
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.gate import Count
@@ -49,15 +49,29 @@ class _Context(NamedTuple):
 
 
 class _States(dict[Rule, RuleState]):
-    """The states of the rules of one connection; each is made when it is first asked for."""
+    """The states of the rules of one connection; each is made when it is first asked for.
 
-    def __init__(self, make: Callable[[Rule], RuleState]) -> None:
+    now: when the rules that have none yet came into force (ns).
+    """
+
+    def __init__(self, view: View, seed: int, deliveries: DeliveryFilter, now: int) -> None:
         super().__init__()
-        self._make = make
+        self._view, self._seed, self._deliveries, self._now = view, seed, deliveries, now
 
     def __missing__(self, rule: Rule) -> RuleState:
-        made = self[rule] = self._make(rule)
+        action, window, now = rule.action, rule.gate.between, self._now
+        # A connection that a rule may turn away has no age yet.
+        opening = isinstance(action, LinkAction) and action.opening
+        since = rule.shared.since if opening or (window is not None and window.since_rule) else now
+        counts = (Count(since=since), Count(since=since))
+        bound = action.bind(self._view, self._deliveries)
+        made = self[rule] = RuleState(rule, bound, counts, self._view, self._seed)
         return made
+
+    def rebind(self) -> None:
+        """Let the states serve the connection as it is known now."""
+        for state in self.values():
+            state.rebind(self._view, self._seed)
 
 
 class RuleEngine:
@@ -73,12 +87,10 @@ class RuleEngine:
         view: View,
         before: RuleEngine | None,
         now: int,
-        check: SubscriptionCheck,
+        check: LiveSubscriptions,
     ) -> None:
         self.index = index
         self._view = view
-        self._seed = seed
-        self._bound_at = now
         self.revoked = check.step()
         gone = {sid for sid, _ in self.revoked}
         self.resubscribed = [(sid, subject) for sid, subject in check.resubscribed if sid not in gone]
@@ -88,12 +100,12 @@ class RuleEngine:
             self._deliveries.arm(filters)
         for sid, queue in check.queues.items():
             self._deliveries.subscribed(sid, queue)
-        self._states = _States(self._new_state)
+        self._states = _States(view, seed, self._deliveries, now)
         if before is not None:
             self._states.update(
                 (rule, state) for rule, state in before._states.items() if rule in index.present
             )
-        self._rebind_states()
+        self._states.rebind()
         for rule in index.timed:
             self._states[rule]  # its time counts from here
         self._requests: OpenRequests = before._requests if before is not None else OpenRequests()
@@ -109,7 +121,7 @@ class RuleEngine:
     def rebind(self) -> None:
         """Go on with the same rules: the connection is known better."""
         self.revoked, self.resubscribed = [], []
-        self._rebind_states()
+        self._states.rebind()
         self._fired += self._fastpath.take_firings()
         self._make_fastpath()  # what it has decided depends on the client's options
 
@@ -119,20 +131,6 @@ class RuleEngine:
             self._fastpath.function(C2S),
             self._fastpath.function(S2C),
         )
-
-    def _rebind_states(self) -> None:
-        for state in self._states.values():
-            state.rebind(self._view, self._seed)
-
-    def _new_state(self, rule: Rule) -> RuleState:
-        """Return the state of a rule that had none on this connection."""
-        action, window, now = rule.action, rule.gate.between, self._bound_at
-        # A connection that a rule may turn away has no age yet.
-        opening = isinstance(action, LinkAction) and action.opening
-        since = rule.shared.since if opening or (window is not None and window.since_rule) else now
-        counts = (Count(since=since), Count(since=since))
-        bound = action.bind(self._view, self._deliveries)
-        return RuleState(rule, bound, counts, self._view, self._seed)
 
     # -- for the session
 

@@ -11,6 +11,7 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from natsproxy.protocol.errors import subscription_revoked
 from natsproxy.protocol.permissions import may_arm
@@ -18,13 +19,16 @@ from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import Subscription, View
 from natsproxy.rules.rewriting.subjects import Refused
 
+LEAST: Final = 64
+"""Subscriptions that are looked at however long it takes: so many are no work."""
+
 
 def _never() -> bool:
     return False
 
 
-class SubscriptionCheck:
-    """The check for one connection.
+class LiveSubscriptions:
+    """The check for one connection; see `interface.SubscriptionCheck`.
 
     index: the rules that come.  before: those that are in force, None for none.
     done: all live subscriptions were looked at.  filters: those that they arm.  queues: by sid.
@@ -60,7 +64,7 @@ class SubscriptionCheck:
                 self._seen[sid] = sub
                 if (text := self._look(sub)) is not None:
                     revoked.append((sid, text))
-                if reached():
+                if self.looks % LEAST == 0 and reached():
                     return revoked
             if self._version == self._view.subs_version:
                 break

@@ -51,7 +51,7 @@ class PermissionMap(Action):
         self.alters_delivery = bool(self.filtered)
         self.traced = permissions.limits_publishing
         self.responses: ResponsePermissions | None = None
-        self._unbound: Action = self
+        self._unbound: Action | None = None  # itself would be a cycle
         self._deliveries = DeliveryFilter()
 
     def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
@@ -89,7 +89,9 @@ class PermissionMap(Action):
         return Deny(subscribe_denied(frame.subject, frame.queue))
 
     def _deliver(self, frame: Frame, hit: Hit) -> Verdict | None:
-        if self._deliveries.armed(self._unbound) and self._deniable(frame.subject, frame.sid, hit.view):
+        if self._deliveries.armed(self._unbound or self) and self._deniable(
+            frame.subject, frame.sid, hit.view
+        ):
             return Drop()
         self._open_reply(frame, hit.now)
         return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from natsproxy.errors import ConfigError
@@ -147,3 +150,21 @@ def test_s2c_permissions_come_before_faults() -> None:
     assert decision is not None
     assert decision.out == ()
     assert [firing.rule for firing in decision.firings] == ["no"]
+
+
+def test_rules_that_were_replaced_are_freed_without_the_collector() -> None:
+    """A reload tells the collector to spare what it has made: a cycle would stay for ever."""
+    gc.collect()
+    gc.disable()
+    try:
+        wire = Wire(rule("d", "deny", 'subject = "x"') + rule("r", "rewrite", 'prefix = "t"'))
+        wire.c2s("SUB > 1")
+        left: list[weakref.ref[object]] = [
+            weakref.ref(wire.rules),
+            weakref.ref(wire.chain),
+            weakref.ref(wire.chain.rules[0].action),
+        ]
+        del wire
+        assert [one() for one in left] == [None, None, None]
+    finally:
+        gc.enable()
