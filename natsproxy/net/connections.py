@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.addresses import split_host_port
+from natsproxy.addresses import Address, split_host_port
 from natsproxy.capture.format import records
 from natsproxy.config.settings import Listener, ProxySettings
 from natsproxy.errors import place_of
@@ -114,6 +114,11 @@ class Connections:
     async def swapped(self) -> None:
         """Wait until the chain is in force on all connections."""
         await self._chain_swap.finished()
+
+    def listen(self, addresses: tuple[Address, ...], schemes: tuple[str, ...]) -> None:
+        """Take the addresses and schemes of the proxy's own listeners."""
+        self.upstreams.listening = addresses
+        self._session_settings.listen(zip(schemes, addresses, strict=True))
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
         """Let new connections have another login at servers, and later logins of clients another table."""
@@ -285,7 +290,7 @@ class Connections:
 
     def _session(self, accepted: Accepted) -> Session:
         return Session(
-            self._session_settings.for_client(accepted.listener, accepted.facts.local),
+            self._session_settings.for_client(accepted.listener, accepted.facts),
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,

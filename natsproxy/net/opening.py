@@ -5,16 +5,17 @@ Each step is there for the listeners that ask for it.  A plain listener has none
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import trio
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import WILDCARDS, Address, is_ip
 from natsproxy.config.settings import SCHEMES, HandshakeFirst, Listener, ProxySettings
 from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
@@ -26,6 +27,7 @@ from natsproxy.session.identity import Identity
 from natsproxy.units import MIB
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+_ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 - only compared
 _MOST_ADDRESSES: Final = 256  # that clients dial: load balancers may name many
 
 
@@ -170,22 +172,52 @@ class SettingsOfSessions:
     They are made once, because each connection asks for them.
     """
 
+    _listening: tuple[tuple[str, Address], ...] = ()
+
     def __init__(self, settings: ProxySettings) -> None:
         self._by_scheme = {scheme: _session_settings(settings, Listener(scheme=scheme)) for scheme in SCHEMES}
         self._made = lru_cache(_MOST_ADDRESSES)(self._make)
 
-    def for_client(self, listener: Listener, local: Address) -> SessionSettings:
-        """Return the settings for a client of a listener.  local: the address that it dialled."""
-        return self._made(listener.scheme, local)
+    def for_client(self, listener: Listener, facts: ClientFacts) -> SessionSettings:
+        """Return the settings for a client of a listener."""
+        return self._made(listener.scheme, facts.local, bool(facts.proxied_by))
 
-    def _make(self, scheme: str, local: Address) -> SessionSettings:
-        return replace(self._by_scheme[scheme], self_host=local.host, self_port=local.port)
+    def _make(self, scheme: str, local: Address, proxied: bool) -> SessionSettings:
+        # Where a load balancer stands in front, only it knows the addresses that clients can dial.
+        own = () if proxied else self._listening
+        urls = tuple(map(str, own_addresses(scheme, local, own)))
+        return replace(self._by_scheme[scheme], self_host=local.host, self_port=local.port, self_urls=urls)
+
+    def listen(self, listening: Iterable[tuple[str, Address]]) -> None:
+        """Take the schemes and addresses of all listeners."""
+        self._listening = tuple(listening)
+        self._made.cache_clear()
 
     def load_identity(self, identity: Identity | None) -> None:
         """Let the proxy's own login be another one from now on."""
         for scheme, settings in self._by_scheme.items():
             self._by_scheme[scheme] = replace(settings, identity=identity)
         self._made.cache_clear()
+
+
+def own_addresses(scheme: str, local: Address, listening: Iterable[tuple[str, Address]]) -> list[Address]:
+    """Return the addresses at which a client can come back, that which it dialled first.
+
+    Listeners with another scheme are not for it, nor those of loopback for a client that came by a network:
+    the address would be one of its own machine.
+    """
+    found = [local]
+    for other, address in listening:
+        if other != scheme or (address.host == _ANY_IPV4 and ":" in local.host):
+            continue
+        one = Address(local.host if address.host in WILDCARDS else address.host, address.port)
+        if one not in found and _is_loopback(one.host) == _is_loopback(local.host):
+            found.append(one)
+    return found
+
+
+def _is_loopback(host: str) -> bool:
+    return is_ip(host) and ip_address(host).is_loopback
 
 
 def _session_settings(settings: ProxySettings, listener: Listener) -> SessionSettings:

@@ -107,7 +107,7 @@ class Proxy:
             listeners = await open_listeners(self.settings.listen, self._sockets)
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self.schemes = tuple(listener.scheme for _, listener in listeners)
-            self.connections.upstreams.listening = self.listen
+            self.connections.listen(self.listen, self.schemes)
             self.chain.begin(now_ns())
             try:
                 if self.settings.record is not None:

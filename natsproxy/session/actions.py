@@ -70,7 +70,8 @@ class SessionSettings:
     frame_hold_limit: the largest frame that waits until it is whole; a larger one passes in pieces.
     rule_buffer: the same, of a frame whose payload a rule wants.
     advertise: "strip", "self" or "pass", for the addresses in INFO (see `greeting.py`).  self_host,
-    self_port: the address that the client dialled.  tls: the members of INFO that say what TLS the client leg
+    self_port: the address that the client dialled.  self_urls: that and the others at which it can come
+    back.  tls: the members of INFO that say what TLS the client leg
     has.  unparsed: "close" or "pass".  queue_bytes: the bytes that
     each direction may hold back before its sender is no longer read.  fence_timeout: the time that the
     server's PONG may take.  boundary_timeout: the time that a frame may keep back frames of ours behind it.
@@ -84,6 +85,7 @@ class SessionSettings:
     advertise: str = "strip"
     self_host: str = ""
     self_port: int = 0
+    self_urls: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
     unparsed: str = "close"
     queue_bytes: int = 8 << 20

@@ -1,7 +1,7 @@
 """INFO on its way to the client, and first bytes that are not NATS.
 
 Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the gossip
-goes, under "self" the proxy's own address takes its place, under "pass" it stays.  Its TLS fields are those
+goes, under "self" the proxy's own addresses take its place, under "pass" it stays.  Its TLS fields are those
 of the client leg.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in itself
 (`identity.py`).
 """
@@ -49,9 +49,8 @@ def rewritten(args: bytes, settings: SessionSettings) -> bytes:
     if settings.self_port:
         change |= {"host": settings.self_host, "port": settings.self_port}
     remove.add("ws_connect_urls")
-    if settings.advertise == "self" and settings.self_port:
-        host = f"[{settings.self_host}]" if ":" in settings.self_host else settings.self_host
-        change["connect_urls"] = [f"{host}:{settings.self_port}"]
+    if settings.advertise == "self" and settings.self_urls:
+        change["connect_urls"] = list(settings.self_urls)
     else:
         remove.add("connect_urls")
     return rewrite_info(args, remove=remove, set=change)
