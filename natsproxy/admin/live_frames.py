@@ -130,7 +130,7 @@ class LiveFrames:
         async with aclosing(sliced(self._decoded(look))) as found:
             async for one in found:
                 if isinstance(one, Listed):
-                    seen.append(one if one.client else one._replace(client=self._name(one.one.conn)))
+                    seen.append(one if one.client else one._replace(client=self._name(one.one.conn.number)))
                     if len(seen) == MOST:
                         break
                 elif isinstance(one.item, Open | Close):

@@ -12,15 +12,33 @@ from typing import Any
 
 import click
 
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import last_moment, open_capture
+from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.model.roles import ROLES
 from natsproxy.units import parse_duration
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 
 _DIRECTIONS = {"c2s": C2S, "s2c": S2C}
+
+
+def _conns(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> ConnectionChoice:
+    try:
+        return ConnectionChoice.parse(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def check_runs(conns: ConnectionChoice, path: Path) -> None:
+    """Raise ConfigError for a choice of connections in a run that a capture does not have."""
+    if conns.last_run > 1 and conns.last_run > (runs := len(open_capture(path).runs)):
+        held = "1 run" if runs == 1 else f"{runs} runs"
+        raise ConfigError(
+            f"there is no run {conns.last_run}: {path} has {held} (`natsproxy capture info` shows them)"
+        )
 
 
 class _BeforeEnd(int):
@@ -82,7 +100,12 @@ _TIMES = (
 )
 _FRAMES = (
     click.option(
-        "--conn", multiple=True, type=int, metavar="NUMBER", help="Only this connection (repeatable)."
+        "--conn",
+        "conns",
+        multiple=True,
+        callback=_conns,
+        metavar="[RUN:]NUMBER",
+        help="Only this connection, in each run of the recorder or in one (repeatable).",
     ),
     click.option(
         "--op",
@@ -110,6 +133,7 @@ def filters(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_query(*args: Any, start: int | None, end: int | None, query: Query, **rest: Any) -> None:
+        check_runs(query.conns, rest["path"])
         first, last = (_absolute(moment, rest["path"]) for moment in (start, end))
         command(*args, query=replace(query, start=first, end=last), **rest)
 
@@ -122,14 +146,14 @@ def _live_filters(command: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(command)
     def with_query(
         *args: Any,
-        conn: tuple[int, ...],
+        conns: ConnectionChoice,
         ops: int,
         subjects: tuple[bytes, ...],
         direction: str | None,
         **rest: Any,
     ) -> None:
         chosen = _DIRECTIONS[direction] if direction else None
-        query = Query(conns=frozenset(conn), direction=chosen, ops=ops, subjects=subjects)
+        query = Query(conns=conns, direction=chosen, ops=ops, subjects=subjects)
         command(*args, query=query, **rest)
 
     return _with(_FRAMES, with_query)

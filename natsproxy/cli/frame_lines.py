@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 from rich.cells import cell_len
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Firing, Gap, Note, Opaque, Open, Preamble
 from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.capture.listing.row import moment
@@ -92,6 +93,7 @@ class FrameLines:
         self._payload = payload
         self._raw = raw
         self._day = self._clock = ""
+        self._label = 3  # columns of a connection; those of later runs need more
         self._second: int | None = None
         self._before: int | None = None
 
@@ -103,10 +105,9 @@ class FrameLines:
             if self._payload == "whole" and one.frame is not None:
                 yield from _below(one.frame, self._raw)
         elif (told := _told(found)) is not None:
-            conn = getattr(found.item, "conn", None)
-            yield from self._line(found.wall, conn, found.client, [told])
+            yield from self._line(found.wall, found.conn, found.client, [told])
 
-    def _line(self, wall: int, conn: int | None, client: str, rest: list[Part]) -> Iterator[str]:
+    def _line(self, wall: int, conn: ConnectionId | None, client: str, rest: list[Part]) -> Iterator[str]:
         second = wall // SECOND
         if second != self._second:
             at = moment(wall).astimezone()
@@ -115,7 +116,9 @@ class FrameLines:
             if day != self._day:
                 self._day = day
                 yield click.style(day, dim=True)
-        label = f"{'' if conn is None else f'#{conn}':<3} "
+        label = "" if conn is None else f"#{conn}"
+        self._label = max(self._label, len(label))
+        label = f"{label:<{self._label}} "
         if self._width >= _WIDE:
             label += f"{cut(printable(client), _NAME):<{_NAME}} "
         yield self._styled([(self._when(wall), _DIM), (label, _PLAIN), *rest])

@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from natsproxy.capture.columns.counts import BlockCounts, count
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Open, Preamble
 from natsproxy.capture.listing.row import iso
 from natsproxy.capture.read.reader import open_capture
@@ -75,11 +76,12 @@ def _read_facts(path: Path, top: int, exact: bool) -> dict[str, Any]:
     facts = _Facts()
     for file in reader.files():
         facts.segments += 1
+        facts.runs.add(file.segment.recorder)
         facts.options |= _options(file.segment)
         for ref, counted in _blocks(file, facts, stride):
             facts.note(ref)
             if counted:
-                facts.add(file.segment.recorder, count(file, ref))
+                facts.add(file.segment, count(file, ref))
     connections = facts.connections.items()
     most = sorted(connections, key=lambda one: -one[1].get("frames", 0))[:top]
     first, last = facts.first or 0, facts.last or 0
@@ -100,7 +102,11 @@ def _read_facts(path: Path, top: int, exact: bool) -> dict[str, Any]:
         "subjects": [[subject, n] for subject, n in facts.subjects.most_common(top)],
         "causes": dict(facts.causes.most_common(top)),
         "connection_count": len(connections),
-        "connections": [{"recorder": key[0].hex(), "conn": key[1], **row} for key, row in most],
+        "runs": len(facts.runs),
+        "connections": [
+            {"recorder": conn.recorder.hex(), "run": conn.run, "conn": conn.number, **row}
+            for conn, row in most
+        ],
     }
 
 
@@ -118,10 +124,11 @@ def _blocks(file: CaptureFile, facts: _Facts, stride: int) -> Iterator[tuple[Blo
 
 
 class _Facts:
-    """Sums over the blocks of a capture; `connections` are by recorder and number."""
+    """Sums over the blocks of a capture; `connections` are by their identity."""
 
     def __init__(self) -> None:
         self.segments = self.blocks = self.frames = self.size = 0
+        self.runs: set[bytes] = set()
         self.first: int | None = None
         self.last: int | None = None
         self.closed = True
@@ -130,7 +137,7 @@ class _Facts:
         self.subjects: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
         self.items: Counter[str] = Counter()
-        self.connections: dict[tuple[bytes, int], dict[str, Any]] = {}
+        self.connections: dict[ConnectionId, dict[str, Any]] = {}
 
     def note(self, ref: BlockRef) -> None:
         """Add what the summary of a block tells."""
@@ -142,48 +149,48 @@ class _Facts:
         self.last = max(times[1], times[1] if self.last is None else self.last)
         self.frames += summary.frames
 
-    def add(self, recorder: bytes, counts: BlockCounts) -> None:
+    def add(self, segment: Segment, counts: BlockCounts) -> None:
         """Add what a block holds."""
         self.size += counts.size
         for item in counts.others:
             self.items[type(item).__name__] += 1
-            if isinstance(item, Open):
-                self._connection(recorder, item.conn).update(_named(item.info, "client", *_WHO))
-            elif isinstance(item, Close):
-                self._connection(recorder, item.conn).update(_named(item.info, *_WHO), end=item.cause)
-            elif isinstance(item, Preamble):
-                self._connection(recorder, item.conn).update(_opened_before(item))
+            if isinstance(item, Open | Close | Preamble):
+                self._connection(segment.connection(item.conn)).update(_known(item))
         for key, n in counts.frames.items():
-            self._add_frames(recorder, *key, n)
+            self._add_frames(segment, *key, n)
         for conn, args in counts.connects:
-            self._connection(recorder, conn)["name"] = client_name(args.encode())
+            self._connection(segment.connection(conn))["name"] = client_name(args.encode())
 
     def _add_frames(
-        self, recorder: bytes, conn: int, op: str | None, subject: str | None, cause: str | None, n: int
+        self, segment: Segment, conn: int, op: str | None, subject: str | None, cause: str | None, n: int
     ) -> None:
         if cause:
             self.causes[cause] += n
         self.ops[op or "(not whole)"] += n
         if op is None:
             return
-        facts = self._connection(recorder, conn)
+        facts = self._connection(segment.connection(conn))
         facts["frames"] = facts.get("frames", 0) + n
         # Known subjects are still counted when the table is full: the top ones come early.
         if op in _MESSAGES and (len(self.subjects) < _MOST or subject in self.subjects):
             self.subjects[subject or ""] += n
 
-    def _connection(self, recorder: bytes, conn: int) -> dict[str, Any]:
-        if len(self.connections) >= _MOST and (recorder, conn) not in self.connections:
+    def _connection(self, conn: ConnectionId) -> dict[str, Any]:
+        if len(self.connections) >= _MOST and conn not in self.connections:
             return {}  # as with subjects
-        return self.connections.setdefault((recorder, conn), {})
+        return self.connections.setdefault(conn, {})
 
 
 def _named(info: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: info[name] for name in names if isinstance(info.get(name), str)}
 
 
-def _opened_before(item: Preamble) -> dict[str, Any]:
-    """Return what a preamble says of a connection."""
+def _known(item: Open | Close | Preamble) -> dict[str, Any]:
+    """Return what an item says of its connection."""
+    if isinstance(item, Open):
+        return _named(item.info, "client", *_WHO)
+    if isinstance(item, Close):
+        return {**_named(item.info, *_WHO), "end": item.cause}
     opened, connect = item.info.get("open"), item.info.get("connect")
     found = _named(opened, "client", *_WHO) if isinstance(opened, dict) else {}
     with suppress(ProtocolError):  # a hostile capture: it has no name
@@ -204,6 +211,7 @@ def _options(segment: Segment) -> dict[str, Any]:
 def _print_facts(facts: dict[str, Any]) -> None:
     state = "closed" if facts["closed"] else "not closed: readable to its last whole block"
     segments = "1 segment" if facts["segments"] == 1 else f"{facts['segments']:,} segments"
+    segments += f" of {facts['runs']:,} runs" if facts["runs"] > 1 else ""
     size = short_size(facts["file_bytes"])
     click.echo(f"{click.style(printable(facts['path']), bold=True)}  {segments}, {size}, {state}")
     if facts["from"] is None:
@@ -224,6 +232,12 @@ def _print_facts(facts: dict[str, Any]) -> None:
         who = (name for name in _WHO if any(name in row for row in facts["connections"]))
         fields = ("conn", "client", "name", *who, "frames", "end")
         title = f"connections: {len(facts['connections']):,} of {facts['connection_count']:,}"
-        show_table(fields, ([row.get(key) for key in fields] for row in facts["connections"]), title)
+        rows = ({**row, "conn": _label(row)} for row in facts["connections"])
+        show_table(fields, ([row.get(key) for key in fields] for row in rows), title)
     if facts["subjects"]:
         show_table(("frames", "subject"), ((n, subject) for subject, n in facts["subjects"]), "top subjects")
+
+
+def _label(row: dict[str, Any]) -> str:
+    """Return the name of a connection, as `--conn` takes it."""
+    return str(ConnectionId(bytes.fromhex(row["recorder"]), row["run"], row["conn"]))

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.identity import read_secret
 from natsproxy.config.option import duration, listen, server
@@ -90,15 +91,16 @@ def parse_credentials(options: dict[str, Any]) -> creds.ReplayCredentials:
     return creds.ReplayCredentials(own, users)
 
 
-def parse_connections(text: str) -> frozenset[int]:
-    """Return connection numbers from a list such as `1,2,5`.
+def parse_connections(text: str) -> ConnectionChoice:
+    """Return the connections of a list such as `1,2,3:5`.
 
     Raises ConfigError for any other text.
     """
     try:
-        return frozenset(int(part) for part in text.split(",") if part.strip())
+        return ConnectionChoice.parse(part for part in text.split(",") if part.strip())
     except ValueError:
-        raise ConfigError(f"--connections {text!r} is not a list of connection numbers: 1,2,5") from None
+        reason = "is not a list of connection numbers, 1,2,5, or of those of one run, 3:1"
+        raise ConfigError(f"--connections {text!r} {reason}") from None
 
 
 _REPORT_OPTIONS: Final = (

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.printable import printable
 
 
@@ -26,3 +27,9 @@ class FilePath(click.Path):
 def tell_lost(text: str) -> None:
     """Print a sentence about segments that are not read, or not twice."""
     click.echo(f"Warning: {printable(text)}", err=True)
+
+
+def tell_others(path: Path) -> None:
+    """Print a sentence where files that are not read, or not twice, belong to a capture."""
+    if (text := open_capture(path, tell_lost).copies) is not None:
+        tell_lost(text)

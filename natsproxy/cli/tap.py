@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from natsproxy.admin.live_frames import MOST, PAYLOAD
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.from_row import from_row
@@ -17,6 +18,7 @@ from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.cli.admin_client import AdminClient, AdminError, admin_options
 from natsproxy.cli.filters import live_choices
 from natsproxy.cli.frame_lines import FrameLines, shown_frames, terminal_width
+from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import ALL_OPS, Op
 
 _SAID: Final = 5
@@ -66,6 +68,8 @@ def tap(client: AdminClient, as_json: bool, payload: str, everything: bool, choi
 def query_of(choice: Choice, payload: int) -> dict[str, Any]:
     """Return the parameters of the API that ask for a choice of frames.  payload: the most bytes of each."""
     query = choice.query
+    if query.conns.last_run > 1:
+        raise ConfigError("--conn: a running proxy has one run of connections: give NUMBER alone")
     ops = [op.label for op in Op if query.ops >> op & 1]
     headers = [
         name.decode("utf-8", "replace") + ("" if glob is None else f": {glob}")
@@ -75,7 +79,7 @@ def query_of(choice: Choice, payload: int) -> dict[str, Any]:
         "subject": [subject.decode("utf-8", "replace") for subject in query.subjects],
         "op": ",".join(ops) if query.ops != ALL_OPS else None,
         "direction": None if query.direction is None else query.direction.label,
-        "conn": sorted(query.conns),
+        "conn": sorted(query.conns.numbers(1)),
         "client": list(choice.clients),
         "role": ",".join(role.name for role in choice.roles) or None,
         "header": headers,
@@ -109,13 +113,13 @@ def _wall(one: Listed | Event) -> int:
 
 
 def _event(change: dict[str, Any]) -> Event:
-    conn = change["conn"]
+    conn = ConnectionId(b"", 1, change["conn"])
     item: Open | Close
     if change["change"] == "opened":
-        item = Open(conn, 0, {"client": change["address"], "upstream": change["server"]})
+        item = Open(conn.number, 0, {"client": change["address"], "upstream": change["server"]})
     else:
-        item = Close(conn, 0, change["cause"], {"detail": change["detail"]})
-    return Event(item, change["t_ns"], change["client"])
+        item = Close(conn.number, 0, change["cause"], {"detail": change["detail"]})
+    return Event(item, change["t_ns"], conn, change["client"])
 
 
 class _Totals:

@@ -10,6 +10,8 @@ from typing import Any
 import click
 
 from natsproxy.cli.diff import show
+from natsproxy.cli.exits import CouldNotRun
+from natsproxy.cli.filters import check_runs
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.match_options import ignore_options
 from natsproxy.cli.params import (
@@ -22,7 +24,7 @@ from natsproxy.cli.params import (
     report_options,
     show_facts,
 )
-from natsproxy.cli.paths import FilePath
+from natsproxy.cli.paths import FilePath, tell_others
 from natsproxy.cli.row_options import tls_options
 from natsproxy.config.legs import legs
 from natsproxy.config.settings import ProxySettings
@@ -47,7 +49,12 @@ _SHOWN = 20  # missing messages that are printed
 @click.option(
     "--map-user", multiple=True, metavar="RECORDED=USER:PASSWORD", help="Credentials for one recorded user."
 )
-@click.option("--connections", default="", metavar="N[,N...]", help="Only these recorded connections.")
+@click.option(
+    "--connections",
+    default="",
+    metavar="[RUN:]N[,...]",
+    help="Only these recorded connections, in each run of the recorder or in one.",
+)
 @click.option(
     "--loop",
     default=1,
@@ -90,6 +97,7 @@ def to_server(
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222 --speed max --report
     natsproxy replay to-server traffic.ncap --dry-run
     """
+    tell_others(capture)
     if dry_run:
         show_facts(examine(capture), as_json)
         return
@@ -97,6 +105,7 @@ def to_server(
         raise ConfigError("name the server: --to nats://HOST:PORT (or use --dry-run)")
     if report and options["loop"] > 1:
         raise ConfigError("--report compares one iteration with the capture: leave out --loop or --report")
+    check_runs(parse_connections(options["connections"]), capture)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
         job = ReplayJob(capture, _replay_options(options), observed)
@@ -112,6 +121,8 @@ def to_server(
         click.echo(str(missing), err=True)
     if stopped:
         raise SystemExit(Exit.STOPPED)
+    if job.unknown:
+        raise CouldNotRun(f"{capture} has no connection {', '.join(job.unknown)} (`natsproxy capture info`)")
     same = not job.missing and (found is None or found.same)
     raise SystemExit(Exit.OK if same else Exit.FOUND_WRONG)
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import NatsproxyError
@@ -70,12 +71,12 @@ class Fitting:
 
 
 def latencies(path: Path, patterns: tuple[bytes, ...]) -> Iterator[int]:
-    """Yield the latencies (ns) of the answered requests of a capture, in file order.
+    """Yield the latencies (ns) of the answered requests of a capture, by time.
 
     patterns: the request subjects that count.
     """
     wanted = [compile_pattern(pattern) for pattern in patterns]
-    waiting: OrderedDict[tuple[int, bytes], int] = OrderedDict()
+    waiting: OrderedDict[tuple[ConnectionId, bytes], int] = OrderedDict()
     for one in read_frames(open_capture(path), Query(ops=_MESSAGES)):
         frame = one.head
         if frame is None or one.in_ordinal is None or one.out_ordinal is None:

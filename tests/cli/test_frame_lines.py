@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Firing, Gap, Item, Note, Opaque, Open, Preamble
 from natsproxy.capture.listing.listing import Event, Listed, Request
 from natsproxy.capture.listing.row import json_line
@@ -39,11 +40,13 @@ BODIES = [
     "é".encode()[:1] + b"abc",
 ]
 
+CONN = ConnectionId(b"r" * 16, 1, 1)
+
 
 def listed(raw: bytes, direction: Direction, cause: str | None = None) -> Listed:
     """Return the frame of some bytes."""
     (frame,) = frames(raw, direction)
-    one = CapturedFrame(1, direction, 0, WALL, 0, 0, 0, cause, 0, None, frame, raw, b"r" * 16)
+    one = CapturedFrame(CONN, direction, 0, WALL, 0, 0, 0, cause, 0, None, frame, raw)
     return Listed(one, "", None, False)
 
 
@@ -120,8 +123,8 @@ def test_any_bytes(body: bytes, width: int) -> None:
     ids=lambda item: type(item).__name__,
 )
 def test_events(item: Item) -> None:
-    assert all(map(is_safe, FrameLines(WIDTH).lines(Event(item, WALL, EVIL))))
-    assert all(map(is_safe, FrameLines(200).lines(Event(item, -1, EVIL))))
+    assert all(map(is_safe, FrameLines(WIDTH).lines(Event(item, WALL, CONN, EVIL))))
+    assert all(map(is_safe, FrameLines(200).lines(Event(item, -1, CONN, EVIL))))
 
 
 @given(st.text(), st.integers(0, 30))

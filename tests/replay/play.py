@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.state import Dial, EndConnection, Write
-from tests.replay.scripted import MS, Line, events
+from tests.replay.scripted import MS, Line, events, named
 
 PATIENCE = 1000 * MS
 
@@ -31,19 +31,19 @@ class Play:
         for action in self.machine.advance(self.now):
             if isinstance(action, Dial):
                 self.machine.connected(action.conn)
-                self.sent[action.conn] = b""
+                self.sent[action.conn.number] = b""
                 dialled = True
             elif isinstance(action, Write):
-                self.sent[action.conn] += action.data
+                self.sent[action.conn.number] += action.data
             else:
                 assert isinstance(action, EndConnection)
-                self.left.append(action.conn)
+                self.left.append(action.conn.number)
         return dialled
 
     def receive(self, conn: int, data: bytes) -> None:
-        for action in self.machine.received(conn, data):
+        for action in self.machine.received(named(conn), data):
             assert isinstance(action, Write)
-            self.sent[action.conn] += action.data
+            self.sent[action.conn.number] += action.data
         self.go()
 
     def give_up(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Frames, Item, Open
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
@@ -17,6 +18,11 @@ Line = tuple[int, str, bytes]
 """(connection, ">" from the client or "<" from the server or "open" or "closed", bytes or cause)."""
 
 INFO = b'INFO {"server_id":"S","version":"2.15.1","proto":1,"headers":true,"max_payload":1048576} \r\n'
+
+
+def named(number: int) -> ConnectionId:
+    """Return a connection of the captures that are written here."""
+    return ConnectionId(b"r" * 16, 1, number)
 
 
 def connect(name: str) -> bytes:
@@ -38,13 +44,13 @@ def events(lines: list[Line], step: int = MS) -> Iterator[Event]:
     seq = 0
     for at, (conn, kind, data) in enumerate(lines):
         if kind == "open":
-            yield Began(conn, at * step)
+            yield Began(named(conn), at * step)
         elif kind == "closed":
-            yield Ended(conn, at * step, data.decode())
+            yield Ended(named(conn), at * step, data.decode())
         else:
             direction = C2S if kind == ">" else S2C
             for frame in frames(data, direction):
-                yield Step(seq, conn, at * step, direction, frame)
+                yield Step(seq, named(conn), at * step, direction, frame)
                 seq += 1
 
 

@@ -12,6 +12,7 @@ from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, t
 from natsproxy.admin.live_frames import MOST, PAYLOAD, VIEWERS
 from natsproxy.admin.streamed import Streamed
 from natsproxy.admin.turn import sliced
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.exchanges import Exchanges
@@ -32,6 +33,7 @@ SHAPES: Final = {
             "recorder": text("The id of the recorder, in captures; empty here."),
             "time": text("When it came; when it went, for one of the proxy's own."),
             "t_ns": whole("The same, as Unix time."),
+            "run": whole("The run of the recorder, in captures; 1 here."),
             "conn": whole("The number of the connection."),
             "direction": text("Its way.", enum=[direction.label for direction in Direction]),
             "in": whole("Its number as it came; null for one of the proxy's own.", null=True),
@@ -74,6 +76,7 @@ SHAPES: Final = {
             "changes": items(
                 fields(
                     {
+                        "run": whole("The run of the recorder, in captures; 1 here."),
                         "conn": whole("The number of the connection."),
                         "client": text("The client's name."),
                         "change": text("What it did.", enum=["opened", "closed"]),
@@ -113,7 +116,7 @@ def _choice(query: Mapping[str, Any]) -> Choice:
     ops = _words("op", query["op"] and query["op"].upper(), _OPS)
     return Choice(
         Query(
-            conns=frozenset(query["conn"]),
+            conns=ConnectionChoice.of(*query["conn"]),
             direction=None if direction is None else next(d for d in Direction if d.label == direction),
             ops=op_mask(*(_OPS[word] for word in ops)) or ALL_OPS,
             subjects=subjects,

@@ -184,7 +184,7 @@ cdef class Walk:
         query = self.query
         if query is None:
             return False
-        if query.conns and record.conn not in query.conns:
+        if query.conns and record.conn not in query.conns.numbers(self.ref.segment.run):
             return True
         if query.direction is not None and record.direction != query.direction:
             return True

@@ -74,7 +74,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "idx": ("int", lambda row, _: row[1]),
     "t_ns": ("bigint", lambda row, _: row[2].wall),
     "ts": ("timestamp", lambda row, _: row[2].wall // 1000),
-    "conn_id": ("bigint", lambda row, _: row[2].conn),
+    "conn_id": ("bigint", lambda row, _: row[2].conn.number),
     "dir": ("int", lambda row, _: int(row[2].direction)),
     "op": ("string", _op),
     "in_ordinal": ("bigint", lambda row, _: row[2].in_ordinal),
@@ -140,7 +140,7 @@ def columns(
 
 def passes_over(query: Query, ref: BlockRef, item: Frames) -> bool:
     """Tell whether a query rules out all frames of a record: they share connection, direction and time."""
-    if not query.wants_record(item):
+    if not query.wants_record(ref, item):
         return True
     wall = ref.wall(item.t)
     return (query.start is not None and wall < query.start) or (query.end is not None and wall > query.end)

@@ -8,7 +8,8 @@ Order.  A capture has its records in the order in which the proxy decided on the
 when it leaves.  A leg has another order, so each frame becomes a `LegEvent`, and events wait in a heap that
 is sorted by (time, arrivals before departures, ordinal).  The heap is bounded in number and in bytes; when it
 is full, its first event is written.  So the order is right unless more than the heap holds passed by while a
-frame was delayed.  Events are sorted by the monotonic clock, and packets are stamped with the wall clock.
+frame was delayed.  Packets are stamped with the wall clock.  Events are sorted by the monotonic clock of
+their run, plus what the wall clock was ahead of it when the run began: so those of several runs compare.
 
 The file format is draft-ietf-opsawg-pcapng: a section header, one interface (Ethernet, nanoseconds), then
 enhanced packet blocks.  Everything is little-endian and padded to four bytes.
@@ -22,11 +23,14 @@ from collections.abc import Iterator
 from typing import IO, Final, Literal, NamedTuple
 
 from natsproxy import __version__
-from natsproxy.capture.export.tcp import Packet, TcpConnection, endpoints
+from natsproxy.bounded import BoundedDict
+from natsproxy.capture.export.tcp import Endpoint, Packet, TcpConnection, endpoints
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of, remarks
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
+from natsproxy.units import SECOND
 from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction
 
 Leg = Literal["client", "server"]
@@ -49,8 +53,8 @@ _RESETS: Final[dict[str, Direction]] = {"client-lost": C2S, "server-lost": S2C, 
 class LegEvent(NamedTuple):
     """A frame, the opening or the end of a connection as the leg saw it; its fields sort in that order.
 
-    t: monotonic ns.  number: the order of the capture, where all before is equal.  wall: Unix ns.
-    length: the true length of the data in bytes; for an end, whether it is an RST.
+    t: ns of a clock that does not step.  number: the order of the capture, where all before is equal.
+    wall: Unix ns.  length: the true length of the data in bytes; for an end, whether it is an RST.
     """
 
     t: int
@@ -58,7 +62,7 @@ class LegEvent(NamedTuple):
     ordinal: int
     number: int
     wall: int
-    conn: int
+    conn: ConnectionId
     direction: Direction
     data: bytes
     length: int
@@ -78,7 +82,7 @@ def pcapng(reader: CaptureReader, out: IO[bytes], query: Query, leg: Leg = "clie
 
 
 class _Exporter:
-    """Turns items into events, and events into blocks, for one recorder at a time.
+    """Turns items into events, and events into blocks.
 
     frames: the number of frames written.
     """
@@ -90,21 +94,23 @@ class _Exporter:
         self._by_frame = query.ops != ALL_OPS or bool(query.subjects)
         self._heap: list[LegEvent] = []
         self._bytes = self._number = self.frames = 0
-        self._recorder = b""
-        self._addresses: dict[int, tuple[str, str]] = {}
-        self._open: dict[int, TcpConnection] = {}
+        self._clocks: dict[int, int] = {}  # of each run: the wall clock less the monotonic one
+        self._addresses: dict[ConnectionId, tuple[str, str]] = {}
+        self._open: dict[ConnectionId, TcpConnection] = {}
+        self._owners: BoundedDict[tuple[Endpoint, Endpoint], ConnectionId] = BoundedDict()
         self._gaps = ""  # the comment about gaps, for the next event
 
     # -- from the capture to events
 
     def take(self, ref: BlockRef, item: Item) -> Iterator[LegEvent]:
         """Take an item; yield the events that the heap has no room for."""
-        # Two recorders have two monotonic clocks: their events cannot be sorted together.
-        if ref.segment.recorder != self._recorder:
+        clocks = ref.summary.wall0 - ref.summary.mono0
+        known = self._clocks.setdefault(ref.segment.run, clocks)
+        if abs(clocks - known) > SECOND:  # a clock was set
             yield from self.rest()
-            self._recorder = ref.segment.recorder
+            self._clocks[ref.segment.run] = clocks
         if isinstance(item, Frames):
-            if self._query.wants_record(item):
+            if self._query.wants_record(ref, item):
                 for one in frames_of(ref, item):
                     if self._query.wants(one):
                         self._frame(one, item)
@@ -114,11 +120,9 @@ class _Exporter:
             yield self._next()
 
     def rest(self) -> Iterator[LegEvent]:
-        """Yield all waiting events, and forget the connections."""
+        """Yield all waiting events."""
         while self._heap:
             yield self._next()
-        self._addresses.clear()
-        self._open.clear()
 
     def _next(self) -> LegEvent:
         event = heapq.heappop(self._heap)
@@ -126,8 +130,8 @@ class _Exporter:
         return event
 
     def _wants(self, ref: BlockRef, item: Item) -> bool:
-        query, conn, wall = self._query, getattr(item, "conn", None), ref.wall(item.t)
-        if query.conns and conn is not None and conn not in query.conns:
+        query, wall = self._query, ref.wall(item.t)
+        if not query.wants_connection(ref, item):
             return False
         late = query.end is not None and wall > query.end
         # Openings before the time of the query count: later packets need the addresses in them.
@@ -142,7 +146,7 @@ class _Exporter:
         length = _true_length(one, item)
         rank = _ARRIVAL if arrives else _DEPARTURE
         self._push(
-            one.t + delay,
+            one.t + delay + self._clocks[one.conn.run],
             rank,
             ordinal,
             one.wall + delay,
@@ -154,30 +158,32 @@ class _Exporter:
         )
 
     def _other(self, ref: BlockRef, item: Item) -> None:
-        wall = ref.wall(item.t)
-        if isinstance(item, Open | Preamble):
-            if item.conn in self._addresses:  # a preamble repeats it in each segment
+        wall, t, conn = ref.wall(item.t), item.t + self._clocks[ref.segment.run], ref.connection(item)
+        if isinstance(item, Gap):
+            lost = f"{item.info.get('frames')} frames were not recorded: {item.info.get('reason')}"
+            self._gaps = "; ".join(filter(None, (self._gaps, lost)))[-_COMMENT_MAX:]
+        elif conn is None:
+            return
+        elif isinstance(item, Open | Preamble):
+            if conn in self._addresses:  # a preamble repeats it in each segment
                 return
             info = item.info if isinstance(item, Open) else item.info.get("open")
             info = info if isinstance(info, dict) else {}  # a capture may hold anything
-            self._addresses[item.conn] = str(info.get("client", "")), str(info.get("upstream", ""))
+            self._addresses[conn] = str(info.get("client", "")), str(info.get("upstream", ""))
             in_time = (self._query.start or wall) <= wall <= (self._query.end or wall)
             if in_time and not self._by_frame:
-                self._push(item.t, _OPEN, 0, wall, item.conn)
+                self._push(t, _OPEN, 0, wall, conn)
         elif isinstance(item, Close):
             text = ": ".join(filter(None, (item.cause, str(item.info.get("detail") or ""))))
             first = _RESETS.get(item.cause, C2S if item.cause == "client-closed" else S2C)
-            self._push(item.t, _CLOSE, 0, wall, item.conn, first, length=item.cause in _RESETS, comment=text)
+            self._push(t, _CLOSE, 0, wall, conn, first, length=item.cause in _RESETS, comment=text)
         elif (
             isinstance(item, Opaque)
             and not self._by_frame
             and self._query.direction in (None, item.direction)
         ):
             rank = _ARRIVAL if item.direction == self._arrivals else _DEPARTURE
-            self._push(item.t, rank, _LAST, wall, item.conn, item.direction, length=item.length)
-        elif isinstance(item, Gap):
-            lost = f"{item.info.get('frames')} frames were not recorded: {item.info.get('reason')}"
-            self._gaps = "; ".join(filter(None, (self._gaps, lost)))[-_COMMENT_MAX:]
+            self._push(t, rank, _LAST, wall, conn, item.direction, length=item.length)
 
     def _push(
         self,
@@ -185,7 +191,7 @@ class _Exporter:
         rank: int,
         ordinal: int,
         wall: int,
-        conn: int,
+        conn: ConnectionId,
         direction: Direction = C2S,
         data: bytes = b"",
         length: int = 0,
@@ -211,13 +217,27 @@ class _Exporter:
         connection = self._open.get(event.conn)
         if connection is None:
             client, server = self._addresses.get(event.conn, ("", ""))
-            connection = TcpConnection(*endpoints(client, server, event.conn), event.number)
+            connection = TcpConnection(*self._ends(event.conn, client, server), event.number)
             self._open[event.conn] = connection
             text = f"connection {event.conn}: {client or 'unknown'} to {server or 'unknown'}"
             yield from _packets(connection.open(), event._replace(comment=text))
         if event.rank != _OPEN:
             self.frames += event.ordinal != _LAST
             yield from _packets(connection.send(event.direction, event.data, event.length), event)
+
+    def _ends(self, conn: ConnectionId, client: str, server: str) -> tuple[Endpoint, Endpoint]:
+        """Return the two ends of a connection.
+
+        Those of another run may have the same addresses at the same time, on another machine: then that of
+        the client is made up.
+        """
+        number = conn.number + (conn.run - 1 << 17)  # other addresses for the connections of other runs
+        ends = endpoints(client, server, number)
+        other = self._owners.setdefault(ends, conn)
+        if other.run != conn.run and other in self._open:
+            return endpoints("", server, number)
+        self._owners[ends] = conn
+        return ends
 
 
 def _true_length(one: CapturedFrame, item: Frames) -> int:

@@ -15,6 +15,7 @@ from natsproxy.capture.listing.exchanges import Exchanges
 from natsproxy.capture.listing.listing import Event, Listed, Listing
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import CaptureReader
+from natsproxy.capture.read.runs import Run
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.subjects import matches
@@ -72,7 +73,7 @@ class Choice:
             return False
         if self.clients and not any(fnmatchcase(event.client, glob) for glob in self.clients):
             return False
-        return not query.conns or getattr(event.item, "conn", None) in query.conns
+        return not query.conns or (event.conn is not None and event.conn in query.conns)
 
     def _has(self, role: Role, listed: Listed) -> bool:
         one, frame = listed.one, listed.one.head
@@ -137,7 +138,7 @@ class Chooser:
     def see(self, ref: BlockRef, item: Item) -> Iterator[Listed | Event]:
         """Yield the chosen frames of an item, and those of earlier ones that belong to them."""
         choice = self.choice
-        if isinstance(item, Frames) and choice.blocks.conns and item.conn not in choice.blocks.conns:
+        if isinstance(item, Frames) and not choice.blocks.wants_connection(ref, item):
             return
         for one in self._listing.see(ref, item):
             if isinstance(one, Event):
@@ -151,14 +152,18 @@ class Chooser:
 
 
 def listed(reader: CaptureReader, choice: Choice) -> Iterator[Listed | Event]:
-    """Yield the frames of a capture that a choice asks for, and the events between them."""
+    """Yield the frames of a capture that a choice asks for, and the events between them, by time."""
     chooser = Chooser(choice)
-    for file in reader.files():
-        for ref, item, chosen in _items(file, choice.blocks):
-            if chosen:
-                yield from chooser.see(ref, item)
-            else:
-                chooser.note(ref, item)
+
+    def of_run(run: Run) -> Iterator[tuple[BlockRef, Item, bool]]:
+        for file in reader.files(run):
+            yield from _items(file, choice.blocks)
+
+    for ref, item, chosen in reader.by_time(of_run, lambda found: found[0].wall(found[1].t)):
+        if chosen:
+            yield from chooser.see(ref, item)
+        else:
+            chooser.note(ref, item)
 
 
 def _items(file: CaptureFile, query: Query) -> Iterator[tuple[BlockRef, Item, bool]]:

@@ -5,6 +5,7 @@ The latest publishes are known, of all keys together: many a publish is one of t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -50,15 +51,34 @@ class Copies:
             known.numbers.popleft()
             known.forgotten += 1
 
-    def copy(self, key: int, subscription: Hashable) -> int | None:
-        """Return the number of the publish that a delivery on a subscription is a copy of, None for none."""
+    def copy(self, key: int, subscription: Hashable, since: int = -1) -> int | None:
+        """Return the number of the publish that a delivery on a subscription is a copy of, None for none.
+
+        since: the subscription gets those with a greater number, -1 for all.
+        """
         publishes = self._publishes.get(key)
         if publishes is None:
             return None
         count = hash((subscription, key))
-        n = self._copies.get(count, 0)
+        known = self._copies.get(count)
+        n = _before(publishes, since) if known is None else known
+        if known is None and n == _count(publishes):  # the next publish like it will be the first
+            return None
         self._copies[count] = n + 1
         if isinstance(publishes, int):
             return publishes if not n else None
         n -= publishes.forgotten
         return publishes.numbers[n] if 0 <= n < len(publishes.numbers) else None
+
+
+def _count(publishes: int | _Several) -> int:
+    return 1 if isinstance(publishes, int) else publishes.forgotten + len(publishes.numbers)
+
+
+def _before(publishes: int | _Several, since: int) -> int:
+    """Return how many publishes are not behind a number."""
+    if since < 0:
+        return 0
+    if isinstance(publishes, int):
+        return int(publishes <= since)
+    return publishes.forgotten + bisect_right(publishes.numbers, since)

@@ -75,21 +75,21 @@ class Exchanges:
     # -- the exchange of a frame
 
     def _of(self, one: CapturedFrame, frame: Frame) -> int | None:
-        place = (one.recorder, one.conn, one.direction)
+        place = (one.conn, one.direction)
         found = None if one.of is None else self._find("changed", *place, one.of)
         if frame.op in (Op.PUB, Op.HPUB):
             found = self._sent(one, frame, found)
         elif frame.op in (Op.MSG, Op.HMSG) and found is None:
             found = self._delivered(one, frame)
         elif frame.op == Op.ERR and (denied := errors.classify(errors.err_text(frame.args)).subject):
-            found = self._find("sent", one.recorder, one.conn, denied)
+            found = self._find("sent", one.conn, denied)
         if found is not None and one.out_ordinal is None:
             self._note(found, "changed", *place, one.in_ordinal)
         return found
 
     def _sent(self, one: CapturedFrame, frame: Frame, changed: int | None) -> int:
         """Return the exchange of a publish.  changed: that of the frame that this one replaces."""
-        recorder, subject, reply = one.recorder, frame.subject, frame.reply
+        recorder, subject, reply = one.conn.recorder, frame.subject, frame.reply
         known = (changed, self._find("reply", recorder, subject), self._find("ack", recorder, subject))
         number = next((found for found in known if found is not None), None) or self._begin()
         if reply:
@@ -99,15 +99,15 @@ class Exchanges:
             self._published.add(hash((recorder, subject, reply, frame.body)), number)
             self._stored.add(hash((recorder, subject, frame.body)), number)
         elif call.verb == b"CONSUMER.MSG.NEXT":
-            self._note(number, "pull", recorder, one.conn, call.stream, call.consumer)
-        self._note(number, "sent", recorder, one.conn, subject)
+            self._note(number, "pull", one.conn, call.stream, call.consumer)
+        self._note(number, "sent", one.conn, subject)
         return number
 
     def _delivered(self, one: CapturedFrame, frame: Frame) -> int | None:
         ack = jetstream.parse_ack(frame.reply) if frame.reply else None
         if ack is not None:
             return self._pulled(one, frame, ack)
-        recorder = one.recorder
+        recorder = one.conn.recorder
         copied = hash((recorder, frame.subject, frame.reply, frame.body))
         number = self._published.copy(copied, (one.conn, frame.sid))
         if number is None:
@@ -122,12 +122,12 @@ class Exchanges:
 
     def _pulled(self, one: CapturedFrame, frame: Frame, ack: jetstream.AckSubject) -> int:
         """Return the exchange of a delivery by JetStream, and note its ack and its redelivery."""
-        recorder, message = one.recorder, (ack.stream, ack.stream_seq)
+        recorder, message = one.conn.recorder, (ack.stream, ack.stream_seq)
         copied = hash((recorder, frame.subject, frame.body))
         known = (
             self._find("stored", recorder, *message),
             self._stored.copy(copied, (one.conn, frame.sid)) if ack.delivered == 1 else None,
-            self._find("pull", recorder, one.conn, ack.stream, ack.consumer),
+            self._find("pull", one.conn, ack.stream, ack.consumer),
         )
         found = [number for number in known if number is not None] or [self._begin()]
         number = next((each for each in found if each in self._chosen), found[0])

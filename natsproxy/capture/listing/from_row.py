@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.listing.listing import Listed, Request, Subscription
 from natsproxy.capture.read.frames import CapturedFrame
 from natsproxy.protocol.headers import build
@@ -35,7 +36,7 @@ def _listed(row: dict[str, Any]) -> Listed:
     request, subscription = row.get("request"), row.get("subscription")
     is_kept = frame is not None and (frame.op not in MESSAGE_OPS or _has_payload(row))
     one = CapturedFrame(
-        row["conn"],
+        ConnectionId(bytes.fromhex(row["recorder"]), row["run"], row["conn"]),
         direction,
         wall,
         wall,
@@ -47,7 +48,6 @@ def _listed(row: dict[str, Any]) -> Listed:
         row.get("of"),
         frame if is_kept else None,
         b"" if frame is None else frame.raw,
-        bytes.fromhex(row["recorder"]),
     )
     return Listed(
         one,

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Frames, Item, Preamble
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
 from natsproxy.capture.read.segment import BlockRef
@@ -25,8 +26,6 @@ _SERVERS: Final = (b"$JS.ACK.", b"$JS.FC.")
 """The reply subjects of the server, which wants no answer in the sense of a request."""
 _LONGEST: Final = 1024
 """Bytes of the two subjects of a request that is remembered."""
-Connection = tuple[bytes, int]
-"""A recorder's id and its number of the connection."""
 
 
 class Request(NamedTuple):
@@ -66,10 +65,11 @@ class Listed(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An item that is no frame, with its time (wall clock, ns) and the client's name."""
+    """An item that is no frame, with its time (wall clock, ns), its connection and the client's name."""
 
     item: Item
     wall: int
+    conn: ConnectionId | None
     client: str
 
 
@@ -77,9 +77,9 @@ class Listing:
     """The memory of a reader of items."""
 
     def __init__(self) -> None:
-        self._clients: BoundedDict[Connection, str] = BoundedDict()
-        self._greeted: BoundedDict[Connection, None] = BoundedDict()
-        self._subscriptions: BoundedDict[tuple[Connection, bytes], Subscription] = BoundedDict()
+        self._clients: BoundedDict[ConnectionId, str] = BoundedDict()
+        self._greeted: BoundedDict[ConnectionId, None] = BoundedDict()
+        self._subscriptions: BoundedDict[tuple[ConnectionId, bytes], Subscription] = BoundedDict()
         self._requests: BoundedDict[tuple[bytes, bytes], Request] = BoundedDict()
 
     def see(self, ref: BlockRef, item: Item) -> Iterator[Listed | Event]:
@@ -88,16 +88,15 @@ class Listing:
             for one in frames_of(ref, item):
                 yield self._listed(one)
             return
-        conn = getattr(item, "conn", None)
-        key = None if conn is None else (ref.segment.recorder, conn)
+        key = ref.connection(item)
         if isinstance(item, Preamble) and key is not None:
             self._begin_late(key, item)
-        yield Event(item, ref.wall(item.t), self._clients.get(key, "") if key is not None else "")
+        yield Event(item, ref.wall(item.t), key, self._clients.get(key, "") if key is not None else "")
         if isinstance(item, Close) and key is not None:
             self._clients.pop(key, None)
             self._greeted.pop(key, None)
 
-    def _begin_late(self, key: Connection, item: Preamble) -> None:
+    def _begin_late(self, key: ConnectionId, item: Preamble) -> None:
         """Note the client of a connection that was open before, and its subscriptions."""
         self._greeted[key] = None
         connect, subs = item.info.get("connect"), item.info.get("subs")
@@ -111,7 +110,7 @@ class Listing:
 
     def _listed(self, one: CapturedFrame) -> Listed:
         frame = one.head
-        key = (one.recorder, one.conn)
+        key = one.conn
         if frame is None:
             return Listed(one, self._clients.get(key, ""), None, False)
         if frame.op == Op.CONNECT:
@@ -130,15 +129,15 @@ class Listing:
         """Return the request that a message answers, and note the one that it is."""
         if frame.op not in MESSAGE_OPS:
             return None
-        answered = self._requests.get((one.recorder, frame.subject))
+        answered = self._requests.get((one.conn.recorder, frame.subject))
         reply = frame.reply
         if reply and len(frame.subject) + len(reply) < _LONGEST and not reply.startswith(_SERVERS):
-            key = (one.recorder, reply)
+            key = (one.conn.recorder, reply)
             if one.direction == C2S or key not in self._requests:  # else the delivery of that very request
                 self._requests[key] = Request(frame.subject, one.wall)
         return answered
 
-    def _is_routine(self, key: Connection, one: CapturedFrame, frame: Frame) -> bool:
+    def _is_routine(self, key: ConnectionId, one: CapturedFrame, frame: Frame) -> bool:
         if frame.op != Op.INFO:
             return frame.op in _KEEP_ALIVE
         if one.of is not None:  # the client's copy

@@ -32,14 +32,16 @@ def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
     with more than `most` bytes only so many are given, and `payload_cut` is true; of many headers only the
     first ones, and `headers_cut` is true.
     `recorder`, `t_ns`, `conn`, `direction`, `in` and `out` are as the columns of `capture/columns/table.py`,
-    so that lines join with rows of tables; `time` is `t_ns` for people.
+    so that lines join with rows of tables; `time` is `t_ns` for people, and `run` the number of the recorder
+    among those of the capture, by time.
     """
     one = listed.one
     found: dict[str, Any] = {
-        "recorder": one.recorder.hex(),
+        "recorder": one.conn.recorder.hex(),
+        "run": one.conn.run,
         "time": iso(one.wall),
         "t_ns": one.wall,
-        "conn": one.conn,
+        "conn": one.conn.number,
         "direction": one.direction.label,
         "in": one.in_ordinal,
         "out": one.out_ordinal,

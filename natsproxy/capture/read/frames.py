@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from natsproxy.capture.format.records import Flags, Frames
+from natsproxy.capture.format.connection import ConnectionChoice, ConnectionId
+from natsproxy.capture.format.records import Flags, Frames, Item
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
@@ -22,6 +23,8 @@ from natsproxy.wire.ops import ALL_OPS, Direction
 from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.parse import head
 
+_ALL: Final = ConnectionChoice()
+
 
 class CapturedFrame(NamedTuple):
     """One frame of a capture, with its ordinals, times and wire bytes.
@@ -30,10 +33,10 @@ class CapturedFrame(NamedTuple):
     in_ordinal, out_ordinal: its number on each leg, None where that leg did not see it.  delay: ns between
     arrival and departure.  cause: the rule that dropped, made or changed it, None without one.  of: the
     ordinal of the frame that it replaces.  frame: None for a frame that is not whole (`flags` say why);
-    `head` has the fields of its control line.  recorder: the id of the one that wrote it.
+    `head` has the fields of its control line.
     """
 
-    conn: int
+    conn: ConnectionId
     direction: Direction
     t: int
     wall: int
@@ -45,7 +48,6 @@ class CapturedFrame(NamedTuple):
     of: int | None
     frame: Frame | None
     data: bytes
-    recorder: bytes
 
     @property
     def head(self) -> Frame | None:
@@ -61,11 +63,10 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
     data = bytes(item.data)
     delay = (item.out_t - item.in_t) if item.in_t is not None and item.out_t is not None else 0
     of = (item.extra or {}).get("of")
-    common = (item.conn, item.direction, item.t, ref.wall(item.t))
-    recorder = ref.segment.recorder
+    common = (ref.segment.connection(item.conn), item.direction, item.t, ref.wall(item.t))
     if item.flags & ~Flags.REDACTED:  # such a record is one frame, and its bytes are not whole
         yield CapturedFrame(
-            *common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data, recorder
+            *common, item.in_first, item.out_first, delay, item.cause, item.flags, of, None, data
         )
         return
     count = 0
@@ -73,9 +74,7 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
         for frame in parse_frames(data, item.direction):
             arrived = None if item.in_first is None else item.in_first + count
             left = None if item.out_first is None else item.out_first + count
-            yield CapturedFrame(
-                *common, arrived, left, delay, item.cause, item.flags, of, frame, frame.raw, recorder
-            )
+            yield CapturedFrame(*common, arrived, left, delay, item.cause, item.flags, of, frame, frame.raw)
             count += 1
     except ProtocolError as error:
         raise CaptureError(f"a record that does not parse: {error}", path=ref.segment.path) from None
@@ -93,7 +92,7 @@ class Query:
 
     start: int | None = None
     end: int | None = None
-    conns: frozenset[int] = frozenset()
+    conns: ConnectionChoice = _ALL
     direction: Direction | None = None
     ops: int = ALL_OPS
     subjects: tuple[bytes, ...] = ()
@@ -108,17 +107,22 @@ class Query:
         # Without any op the block holds only cut frames, whose op was not known when they were recorded.
         if self.ops != ALL_OPS and s.ops and not s.ops & self.ops:
             return False
-        if self.conns and s.conns is not None and self.conns.isdisjoint(s.conns):
+        if self.conns and s.conns is not None and self.conns.numbers(ref.segment.run).isdisjoint(s.conns):
             return False
         if not self.subjects or s.tokens is None:
             return True
         return any(_may_begin(pattern, s.tokens) for pattern in self.subjects)
 
-    def wants_record(self, item: Frames) -> bool:
+    def wants_record(self, ref: BlockRef, item: Frames) -> bool:
         """Tell from a record's connection and direction whether it may hold frames of the query."""
-        if self.conns and item.conn not in self.conns:
+        if not self.wants_connection(ref, item):
             return False
         return self.direction is None or item.direction == self.direction
+
+    def wants_connection(self, ref: BlockRef, item: Item) -> bool:
+        """Tell whether the query asks for the connection of an item; an item of none is of all of them."""
+        conn = ref.connection(item) if self.conns else None
+        return conn is None or conn in self.conns
 
     def wants(self, one: CapturedFrame) -> bool:
         """Tell whether the query asks for a frame."""
@@ -141,10 +145,10 @@ class Query:
 
 
 def read_frames(reader: CaptureReader, query: Query | None = None) -> Iterator[CapturedFrame]:
-    """Yield the frames of a capture that `query` asks for, in file order, in the memory of one block."""
+    """Yield the frames of a capture that `query` asks for, by time, in the memory of a block for each run."""
     query = query or Query()
     for ref, item in reader.items(query.wants_block):
-        if isinstance(item, Frames) and query.wants_record(item):
+        if isinstance(item, Frames) and query.wants_record(ref, item):
             for one in frames_of(ref, item):
                 if query.wants(one):
                     yield one

@@ -1,8 +1,9 @@
 """Reading of captures: a file, a folder of segments or a glob, also while they grow.
 
-`open_capture` finds the segments; `CaptureReader.blocks()` walks headers and summaries only, `items()`
-decodes the bodies too.  A capture without an index, or one that is still being written, is read to its last
-whole block.  Memory follows the size of a block, never that of the file.
+`open_capture` finds the segments, `runs.py` their order.  `CaptureReader.blocks()` walks headers and
+summaries only, `items()` decodes the bodies too, and yields the items of several runs by time.  A capture
+without an index, or one that is still being written, is read to its last whole block.  Memory follows the
+size of a block, for each run that goes on at the same time; never that of the file.
 
 A recorder that has just opened a segment has written no header yet: such a segment has nothing to read, and
 is passed over beside others.
@@ -17,25 +18,31 @@ from __future__ import annotations
 
 import glob
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 from pathlib import Path
+from typing import TypeVar
 
 from natsproxy.capture.format import records
 from natsproxy.capture.format.blocks import MAGIC, Kind
 from natsproxy.capture.read.copied import Copy, copied, sentence
+from natsproxy.capture.read.runs import Head, Run, by_time, head_of, heads, runs_of
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
-from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
+from natsproxy.errors import MissingCapture, TruncatedCapture, UnreadableCapture
 
 Keep = Callable[[BlockRef], bool]
 """A predicate: True for a block that is worth decoding."""
 Tell = Callable[[str], None]
 """A function that is called with a sentence."""
+T = TypeVar("T")
 
 
 class CaptureReader:
-    """A capture of one or several segments, in order.
+    """A capture of one or several segments, read by run and by their numbers.
 
     lost: told of each segment that was deleted before it was read; without it, that is a MissingCapture.
     And told of each one that has not begun, and of copies.  unbegun: those that have not begun, as far as the
@@ -47,6 +54,7 @@ class CaptureReader:
         self.unbegun: list[Path] = []
         self._lost = lost
         self._told = False  # of copies
+        self._numbers: dict[bytes, int] = {}  # of the runs, by recorder
 
     @cached_property
     def _copies(self) -> dict[Path, Copy]:
@@ -57,30 +65,45 @@ class CaptureReader:
         """The sentence that tells of files which hold the same segment; None where there are none."""
         return sentence([(path, copy.of) for path, copy in self._copies.items()]) if self._copies else None
 
-    def files(self) -> Iterator[CaptureFile]:
-        """Yield the segments, each open until the next; of a file without blocks of its own, nothing."""
+    @cached_property
+    def runs(self) -> list[Run]:
+        """The runs, by time."""
+        return runs_of(self.paths)
+
+    def files(self, run: Run | None = None) -> Iterator[CaptureFile]:
+        """Yield the segments, or those of a run, each open until the next.
+
+        A file without blocks of its own is left out.
+        """
         if self._lost is not None and not self._told and (text := self.copies) is not None:
             self._told = True
             self._lost(text)
-        for path in self.paths:
-            copy = self._copies.get(path)
-            if copy is not None and copy.whole:
-                continue
-            try:
-                file = CaptureFile(path)
-            except MissingCapture as error:
-                if self._lost is None:
-                    raise
-                self._lost(str(error))
-                continue
-            except TruncatedCapture:
-                self.unbegun.append(path)
-                if self._lost is not None:
-                    self._lost(f"{path}: it has not begun, so nothing of it is read")
-                continue
-            with file:
-                file.left_out = frozenset() if copy is None else copy.offsets
-                yield file
+        for one in self.runs if run is None else (run,):
+            for path in one.paths:
+                copy = self._copies.get(path)
+                if copy is not None and copy.whole:
+                    continue
+                file = self._opened(path)
+                if file is not None:
+                    with file:
+                        number = self._numbers.setdefault(file.segment.recorder, one.number)
+                        file.segment = replace(file.segment, run=number)
+                        file.left_out = frozenset() if copy is None else copy.offsets
+                        yield file
+
+    def _opened(self, path: Path) -> CaptureFile | None:
+        """Return a segment; None, which is told, where it is gone or has not begun."""
+        try:
+            return CaptureFile(path)
+        except MissingCapture as error:
+            if self._lost is None:
+                raise
+            self._lost(str(error))
+        except TruncatedCapture:
+            self.unbegun.append(path)
+            if self._lost is not None:
+                self._lost(f"{path}: it has not begun, so nothing of it is read")
+        return None
 
     def segments(self) -> Iterator[Segment]:
         """Yield the header of each segment."""
@@ -93,12 +116,23 @@ class CaptureReader:
             yield from file.blocks()
 
     def items(self, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
-        """Yield all items with their block, block by block; `keep` selects the blocks."""
-        for file in self.files():
+        """Yield all items with their block, by time; `keep` selects the blocks.
+
+        Those of one run come in the order in which they were recorded.
+        """
+        return self.by_time(lambda run: self.items_of(run, keep), lambda found: found[0].wall(found[1].t))
+
+    def items_of(self, run: Run, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
+        """Yield the items of a run, in the order in which they were recorded."""
+        for file in self.files(run):
             for ref in file.blocks():
                 if keep is None or keep(ref):
                     for item in file.items(ref):
                         yield ref, item
+
+    def by_time(self, read: Callable[[Run], Iterator[T]], wall: Callable[[T], int]) -> Iterator[T]:
+        """Yield what `read` yields of each run, by the wall clock (`runs.by_time`)."""
+        return by_time(self.runs, read, wall)
 
     def tail(self) -> tuple[Path, int] | None:
         """Return the file that is cut short and the end of its last whole block, None if all is whole."""
@@ -141,52 +175,52 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
         except TruncatedCapture:
             if path == paths[-1]:
                 raise
-    if lost is not None and paths == [where] and (other := _continuation(where)) is not None:
-        lost(f"{where}: the recording goes on in {other.name}, which is not read")
+    if lost is not None and paths == [where] and (text := _continuation(where)) is not None:
+        lost(text)
     return CaptureReader(paths, lost)
 
 
-def _continuation(path: Path) -> Path | None:
-    """Return the file `x-1.ncap` in which the recording of `x.ncap` goes on; others may be of later runs."""
-    if _recorder(path) != path.stem:
-        return None  # one segment was chosen out of many
-    recorder = None
-    for other in segment_order(path.parent.glob(f"{glob.escape(path.stem)}-*.ncap")):
-        with suppress(CaptureError), CaptureFile(other) as found:
-            if recorder is None:
-                with CaptureFile(path) as first:
-                    recorder = first.segment.recorder
-            if found.segment.recorder == recorder:
-                return other
-    return None
+def _continuation(path: Path) -> str | None:
+    """Return the sentence that tells of the file `x-….ncap` in which the recording of `x.ncap` goes on."""
+    own = next(heads([path]), None)
+    if own is None:
+        return None
+    others = sorted(heads(_beside(path)), key=attrgetter("start"))
+    every = f"'{path.stem}*.ncap' reads all"
+    for other in others:
+        if other.recorder == own.recorder and other.number > own.number:
+            return f"{path}: the recording goes on in {other.path.name}, which is not read ({every})"
+    later = next((one for one in others if one.recorder != own.recorder and one.start >= own.start), None)
+    if later is None:
+        return None
+    return f"{path}: a later run recorded to {later.path.name}, which is not read ({every})"
+
+
+def _beside(path: Path) -> list[Path]:
+    """Return the files in which the recording of `x.ncap` may go on."""
+    return segment_order(path.parent.glob(f"{glob.escape(path.stem)}-*.ncap"))
 
 
 def last_moment(reader: CaptureReader) -> int | None:
     """Return the wall clock (Unix ns) of the last item of a capture, None for an empty one.
 
-    Only the last segment of each recorder is looked at.
+    Only the last segment of each run is looked at.
     """
-    last = {_recorder(path): path for path in reader.paths}
+    last = [run.paths[-1] for run in reader.runs]
     moments = [
         ref.summary.wall0 + ref.summary.t_last
-        for file in CaptureReader(list(last.values()), lambda _: None).files()
+        for file in CaptureReader(last, lambda _: None).files()
         for ref in file.indexed() or file.blocks()
         if ref.summary.items
     ]
     return max(moments, default=None)
 
 
-def _recorder(path: Path) -> str:
-    """Return the part of the name of a segment that is its recorder's."""
-    name, _, number = path.stem.rpartition("-")
-    return name if number.isdigit() else path.stem
-
-
 def segment_order(paths: Iterator[Path]) -> list[Path]:
-    """Return paths by recorder and segment number."""
+    """Return paths by name, and by the number at its end: segment 10 comes behind segment 9."""
 
     def key(path: Path) -> tuple[str, int]:
-        name, _, number = path.stem.rpartition("-")  # by number: segment 10 comes behind segment 9
+        name, _, number = path.stem.rpartition("-")
         return (name, int(number)) if number.isdigit() else (path.stem, 0)
 
     return sorted(paths, key=key)
@@ -195,13 +229,16 @@ def segment_order(paths: Iterator[Path]) -> list[Path]:
 class Follower:
     """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting.
 
-    A file goes on in the next of its recorder, `x-1.ncap` behind `x.ncap`.  lost: told of segments that were
-    deleted before they were read.
+    A file goes on in the next of its recorder, `x-….ncap` behind `x.ncap`.  lost: told of segments that were
+    deleted before they were read.  What several runs have recorded between two polls comes by time, block by
+    block.
     """
 
     def __init__(self, path: Path | str, lost: Tell) -> None:
         self._path = Path(path)
         self._lost = lost
+        self._heads: dict[Path, Head] = {}
+        self._runs: dict[bytes, int] = {}  # their numbers
         self._offsets: dict[Path, int] = {}  # of the segments that may grow
         self._over: set[Path] = set()
         self._next: dict[bytes, int] = {}  # the number of the next segment of each recorder
@@ -211,11 +248,11 @@ class Follower:
 
         Not the last one of each recorder: it may grow, whatever the clocks say.
         """
-        paths = self._paths()
-        last = {_recorder(path): path for path in paths}
-        for path in paths:
+        self._look(self._paths())
+        last = {head.recorder: head.path for head in sorted(self._heads.values(), key=attrgetter("number"))}
+        for path in self._heads.keys() - set(last.values()):
             with suppress(OSError):  # it is gone
-                if path != last[_recorder(path)] and path.stat().st_mtime_ns < before:
+                if path.stat().st_mtime_ns < before:
                     self._over.add(path)
 
     def poll(self) -> Iterator[tuple[BlockRef, records.Item]]:
@@ -229,49 +266,75 @@ class Follower:
         for path in self._offsets.keys() - set(paths):
             self._lost(f"{path}: it was deleted before its end was read")
             del self._offsets[path]
+        for path in self._heads.keys() - set(paths):
+            del self._heads[path]
         self._over.intersection_update(paths)
-        for path in paths:
-            if path not in self._over:
-                yield from self._new_blocks(path)
+        self._look(paths)
+        return by_time(self._growing(), self._new_blocks, lambda found: _begin(found[1]))
 
     def _paths(self) -> list[Path]:
         if self._path.is_dir():
             return segment_order(self._path.glob("*.ncap"))
         if self._path not in self._over:
             return [self._path]
-        others = self._path.parent.glob(f"{glob.escape(self._path.stem)}-*.ncap")
-        return [self._path, *(path for path in segment_order(others) if self._continues(path))]
+        return [self._path, *(path for path in _beside(self._path) if self._continues(path))]
 
     def _continues(self, path: Path) -> bool:
         """Tell whether a file is of a recorder that is followed."""
-        if path in self._over or path in self._offsets:
+        if path in self._heads:
             return True
-        try:
-            with CaptureFile(path) as file:
-                return file.segment.recorder in self._next
-        except CaptureError:
-            return False
+        head = next(heads([path]), None)
+        return head is not None and head.recorder in self._next
 
-    def _new_blocks(self, path: Path) -> Iterator[tuple[CaptureFile, BlockRef]]:
-        try:
-            file = CaptureFile(path)
-        except TruncatedCapture:
-            return  # its first block is not written yet
-        except MissingCapture:
-            if path == self._path:
-                raise
-            return  # the next poll tells of it
-        with file:
-            if path not in self._offsets:
-                self._tell_of_missing(file.segment)
-            offset = self._offsets.setdefault(path, len(MAGIC))
-            for ref in file.blocks(offset):
-                yield file, ref
-                self._offsets[path] = ref.block.end  # after its items: an error lets them come again
-            following = file.block_at(self._offsets[path])
-            if following is not None and following.kind == Kind.INDEX:
-                del self._offsets[path]
-                self._over.add(path)
+    def _look(self, paths: list[Path]) -> None:
+        """Learn which runs new segments belong to."""
+        new: list[Head] = []
+        for path in paths:
+            if path not in self._heads:
+                try:
+                    with CaptureFile(path) as file:
+                        new.append(head_of(file))
+                except TruncatedCapture:
+                    continue  # its first block is not written yet
+                except MissingCapture:
+                    if path == self._path:
+                        raise
+        for head in sorted(new, key=attrgetter("start", "number")):
+            self._heads[head.path] = head
+            self._runs.setdefault(head.recorder, len(self._runs) + 1)
+
+    def _growing(self) -> list[Run]:
+        """Return the runs with segments that may have new blocks."""
+        segments = defaultdict[bytes, list[Head]](list)
+        for head in sorted(self._heads.values(), key=attrgetter("number")):
+            if head.path not in self._over:
+                segments[head.recorder].append(head)
+        runs = [
+            Run(self._runs[recorder], of_run[0].start, tuple(head.path for head in of_run))
+            for recorder, of_run in segments.items()
+        ]
+        return sorted(runs, key=attrgetter("start"))
+
+    def _new_blocks(self, run: Run) -> Iterator[tuple[CaptureFile, BlockRef]]:
+        for path in run.paths:
+            try:
+                file = CaptureFile(path)
+            except MissingCapture:
+                if path == self._path:
+                    raise
+                continue  # the next poll tells of it
+            with file:
+                file.segment = replace(file.segment, run=run.number)
+                if path not in self._offsets:
+                    self._tell_of_missing(file.segment)
+                offset = self._offsets.setdefault(path, len(MAGIC))
+                for ref in file.blocks(offset):
+                    yield file, ref
+                    self._offsets[path] = ref.block.end  # after its items: an error lets them come again
+                following = file.block_at(self._offsets[path])
+                if following is not None and following.kind == Kind.INDEX:
+                    del self._offsets[path]
+                    self._over.add(path)
 
     def _tell_of_missing(self, segment: Segment) -> None:
         """Tell of the segments between the last one of a recorder and this one."""
@@ -280,3 +343,8 @@ class Follower:
             missing = f"segments {expected} to {segment.number - 1} of recorder {segment.recorder.hex()}"
             self._lost(f"{segment.path}: {missing} were deleted before they were read")
         self._next[segment.recorder] = max(expected, segment.number + 1)
+
+
+def _begin(ref: BlockRef) -> int:
+    """Return the wall clock of the first item of a block."""
+    return ref.summary.wall0 + ref.summary.t_first

@@ -40,6 +40,7 @@ from natsproxy.capture.format.blocks import (
     summary_of,
     unpack,
 )
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.text.statements import MAGIC as TEXT
 from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
 
@@ -50,7 +51,8 @@ _STEP = 1 << 20  # bytes of a damaged file that are searched at once
 class Segment:
     """The header of a segment, field by field as in `recordings/FORMAT.md`.
 
-    path: the file, or the name of an object.
+    path: the file, or the name of an object.  run: the place of its recorder's run among those of the capture
+    that is read, by time, from 1.
     """
 
     path: Path | str
@@ -63,6 +65,11 @@ class Segment:
     rules: str | None
     natsproxy: str
     settings: dict[str, Any]
+    run: int = 1
+
+    def connection(self, number: int) -> ConnectionId:
+        """Return the connection of a number in this segment."""
+        return ConnectionId(self.recorder, self.run, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,11 @@ class BlockRef:
     segment: Segment
     block: Block
     summary: Summary
+
+    def connection(self, item: records.Item) -> ConnectionId | None:
+        """Return the connection of an item of this block, None for an item of no connection."""
+        number = getattr(item, "conn", None)
+        return None if number is None else self.segment.connection(number)
 
     def wall(self, t: int) -> int:
         """Return the wall clock (Unix ns) of a monotonic time of this block."""

@@ -5,10 +5,12 @@ Memory follows the number of connections.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from typing import Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Frames, Preamble
 from natsproxy.capture.read.frames import Query, frames_of
 from natsproxy.capture.read.reader import CaptureReader
@@ -25,10 +27,13 @@ _LABEL: Final = 40  # characters of a label, before its number
 
 
 class Connection:
-    """A connection: its label, the ops whose missing field it writes as an empty one, its next numbers."""
+    """A connection: its label, the ops whose missing field it writes as an empty one, its next numbers.
 
-    def __init__(self, conn: int) -> None:
-        self.conn = conn
+    conn: its number in the text.
+    """
+
+    def __init__(self) -> None:
+        self.conn = 0
         self.label = ""
         self.padded: set[Op] = set()
         self.seen: set[Op] = set()
@@ -36,16 +41,19 @@ class Connection:
         self.next: dict[tuple[Direction, str], int] = defaultdict(int)
 
 
-def survey(reader: CaptureReader, query: Query) -> tuple[dict[int, Connection], Names]:
-    """Return the connections of a capture, and the names of its values."""
-    connections: dict[int, Connection] = {}
+def survey(reader: CaptureReader, query: Query) -> tuple[dict[ConnectionId, Connection], Names]:
+    """Return the connections of a capture, and the names of its values.
+
+    Those of the first run keep their numbers, and those of later runs get the next ones that are free.
+    """
+    connections: dict[ConnectionId, Connection] = {}
     names = Names()
-    wanted: dict[int, str] = {}
+    wanted: dict[ConnectionId, str] = {}
     for ref, item in reader.items():  # of all blocks: one that is not wanted may hold the CONNECT
-        conn = getattr(item, "conn", None)
+        conn = ref.connection(item)
         if conn is None or (query.conns and conn not in query.conns):
             continue
-        connection = connections.setdefault(conn, Connection(conn))
+        connection = connections.setdefault(conn, Connection())
         connect: Frame | None = None
         if isinstance(item, Frames):
             for one in frames_of(ref, item):
@@ -61,8 +69,11 @@ def survey(reader: CaptureReader, query: Query) -> tuple[dict[int, Connection], 
         if connect is not None and conn not in wanted:
             wanted[conn] = _client_name(connect)
     taken: set[str] = set(RESERVED)
-    for conn, connection in sorted(connections.items()):
-        connection.label = _label(wanted.get(conn, ""), conn, taken)
+    in_order = sorted(connections.items(), key=lambda one: one[0][1:])
+    numbers = itertools.count(1 + max((conn.number for conn, _ in in_order if conn.run == 1), default=0))
+    for conn, connection in in_order:
+        connection.conn = conn.number if conn.run == 1 else next(numbers)
+        connection.label = _label(wanted.get(conn, ""), connection.conn, taken)
         taken.add(connection.label)
     return connections, names
 

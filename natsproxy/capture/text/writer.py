@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import IO, Any, Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import (
     Close,
     Firing,
@@ -42,14 +43,14 @@ def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY) -> in
     Raises CaptureError where the capture cannot be read, or holds what a text cannot say.
     """
     text = _Text(*survey(reader, query), numbered=query == _ANY)
-    segment: Segment | None = None
+    empty = True
     for ref, item in reader.items(query.wants_block):
-        for statement in text.begin(ref, segment):
+        empty = False
+        for statement in text.begin(ref):
             out.write(statement.encode())
-        segment = ref.segment
         for statement in text.statements(ref, item, query):
             out.write(statement.encode())
-    if segment is None:
+    if empty:
         segment = next(iter(reader.segments()), None)
         out.write("".join(text.recording(segment) if segment else [f"{FIRST_LINE}\n"]).encode())
     return text.frames
@@ -58,7 +59,7 @@ def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY) -> in
 class _Text:
     """A text while it is written.  numbered: numbers of frames that are not the next ones are told."""
 
-    def __init__(self, connections: dict[int, Connection], names: Names, *, numbered: bool) -> None:
+    def __init__(self, connections: dict[ConnectionId, Connection], names: Names, *, numbered: bool) -> None:
         self.frames = 0
         self._connections = connections
         self._names = names
@@ -66,17 +67,21 @@ class _Text:
         self._t = 0
         self._clocks: int | None = None  # the wall clock less the monotonic one
         self._conn = 0
+        self._segments: dict[int, Segment] = {}  # the last one of each run
 
-    def begin(self, ref: BlockRef, before: Segment | None) -> Iterator[str]:
+    def begin(self, ref: BlockRef) -> Iterator[str]:
         """Yield the statements before an item that come with its segment."""
         segment = ref.segment
+        before = self._segments.get(segment.run)
         if segment is before:
             return
-        if before is None:
+        first = not self._segments
+        self._segments[segment.run] = segment
+        if first:
             yield from self.recording(segment)
-        elif segment.recorder != before.recorder:
-            text = "two recorders wrote it: export the captures of each one by itself"
-            raise CaptureError(text, path=segment.path)
+        elif before is None:
+            yield from self._time(ref, ref.summary.mono0 + ref.summary.t_first)
+            yield write("note", dump_members({"rules": segment.rules, "run": _described(segment)}))
         elif segment.rules != before.rules:
             yield write("note", dump_members({"rules": segment.rules}))
 
@@ -99,13 +104,13 @@ class _Text:
     def statements(self, ref: BlockRef, item: Item, query: Query) -> Iterator[str]:
         """Yield the statements of an item, as far as a query asks for it."""
         if isinstance(item, Frames):
-            if query.wants_record(item):
+            if query.wants_record(ref, item):
                 for one in frames_of(ref, item):
                     if query.wants(one):
                         yield from self._frame(ref, item, one)
             return
-        conn = getattr(item, "conn", None)
-        if conn is not None and query.conns and conn not in query.conns:
+        conn = ref.connection(item)
+        if not query.wants_connection(ref, item):
             return
         wall = ref.wall(item.t)
         if (query.start is not None and wall < query.start) or (query.end is not None and wall > query.end):
@@ -179,6 +184,18 @@ class _Text:
         values: dict[str, Any] = {"cause": one.cause, "flags": _flags(one.flags) or None, "extra": item.extra}
         found += dump_members({key: value for key, value in values.items() if value is not None})
         return [f"* {remark}" for remark in found]
+
+
+def _described(segment: Segment) -> dict[str, Any]:
+    """Return what a text tells of a run but the first."""
+    return {
+        "recorder": segment.recorder.hex(),
+        "boot": segment.boot.hex(),
+        "started": dump_time(segment.wall),
+        "mono": segment.mono,
+        "seed": segment.seed,
+        "settings": segment.settings,
+    }
 
 
 def _flags(flags: int) -> str | int:

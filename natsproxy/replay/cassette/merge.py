@@ -127,7 +127,8 @@ class _Merge:
         for step in steps:
             # Its reply subject may name the subject of a secret: run it through for that knowledge alone.
             if step.frame.subject.startswith(b"$SYS."):
-                list(self._secrets[step.conn].clean(_record(step.conn, step.direction, step.frame, 0, 0, 0)))
+                conn = step.conn.number  # of the only run: a cassette that grows is one file
+                list(self._secrets[conn].clean(_record(conn, step.direction, step.frame, 0, 0, 0)))
         if isinstance(item, Frames):
             yield from self._cut(item, steps)
             return

@@ -14,6 +14,7 @@ plays as `none` does.
 
 from __future__ import annotations
 
+import glob
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,7 +108,12 @@ def parse_mode(text: str) -> Mode:
 
 
 def plays(path: Path, mode: Mode) -> bool:
-    """True if a use in this mode plays the capture, else it records it."""
+    """True if a use in this mode plays the capture, else it records it.
+
+    A pattern of file names, of the segments of one recording, is played only.
+    """
+    if mode == "none" and glob.glob(str(path)):  # noqa: PTH207 - absolute or not
+        return True
     return mode in ("none", "once", "new_episodes") and path.exists()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Frames
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.replay.client_playback.bulk_scan import PLAIN, BulkScanner, BulkSearch
@@ -23,7 +24,7 @@ class PlainBatch(NamedTuple):
     """Neighbouring publishes without a reply.  seq: of the first one; t: ns."""
 
     seq: int
-    conn: int
+    conn: ConnectionId
     t: int
     data: bytes
     frames: int
@@ -33,7 +34,7 @@ class ReceivedBatch(NamedTuple):
     """Messages on a subscription that are only counted.  seq: of the first one; t: ns."""
 
     seq: int
-    conn: int
+    conn: ConnectionId
     t: int
     sid: bytes
     frames: int
@@ -60,11 +61,11 @@ class _Cutter:
     def __init__(self, path: Path | str) -> None:
         self._path = path
         self._search = BulkSearch()
-        self._scanners: dict[int, BulkScanner] = {}
+        self._scanners: dict[ConnectionId, BulkScanner] = {}
 
-    def cut(self, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
+    def cut(self, conn: ConnectionId, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
         """Return the batches of a record and the number of its frames."""
-        return (self._sent if item.direction == C2S else self._received)(item, seq, t)
+        return (self._sent if item.direction == C2S else self._received)(conn, item, seq, t)
 
     def note(self, batch: Batch) -> None:
         """Learn the subscriptions and the reply prefixes of a batch."""
@@ -77,32 +78,32 @@ class _Cutter:
         elif isinstance(batch, Ended):
             self._scanners.pop(batch.conn, None)
 
-    def _scanner(self, conn: int) -> BulkScanner:
+    def _scanner(self, conn: ConnectionId) -> BulkScanner:
         found = self._scanners.get(conn)
         if found is None:
             found = self._scanners[conn] = BulkScanner(self._search)
         return found
 
-    def _sent(self, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
+    def _sent(self, conn: ConnectionId, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
         """Cut client frames: the plain publishes at the beginning, then frame by frame."""
         data = bytes(item.data)
         end, count = plain_publishes(data, self._search)
-        found: list[Batch] = [PlainBatch(seq, item.conn, t, data[:end], count)] if count else []
+        found: list[Batch] = [PlainBatch(seq, conn, t, data[:end], count)] if count else []
         for frame in whole_frames(data[end:], C2S, self._path) if end < len(data) else ():
-            found.append(Step(seq + count, item.conn, t, C2S, frame))
+            found.append(Step(seq + count, conn, t, C2S, frame))
             count += 1
         return found, count
 
-    def _received(self, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
-        scanner, count = self._scanner(item.conn), 0
+    def _received(self, conn: ConnectionId, item: Frames, seq: int, t: int) -> tuple[list[Batch], int]:
+        scanner, count = self._scanner(conn), 0
         found: list[Batch] = []
         try:
             for part in scanner.scan(bytes(item.data)):
                 if isinstance(part, Frame):
-                    found.append(Step(seq + count, item.conn, t, item.direction, part))
+                    found.append(Step(seq + count, conn, t, item.direction, part))
                     count += 1
                 else:
-                    found.append(ReceivedBatch(seq + count, item.conn, t, *part))
+                    found.append(ReceivedBatch(seq + count, conn, t, *part))
                     count += part[1]
         except ProtocolError as error:
             raise CaptureError(f"a record holds no NATS frames: {error}", path=self._path) from None

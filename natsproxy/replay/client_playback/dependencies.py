@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import is_api, parse_ack
 from natsproxy.replay.conversation.steps import Step
@@ -34,6 +35,9 @@ from natsproxy.wire.ops import Op
 _ANSWERS: Final = 256
 _BY_CLOCK: Final = (b"100",)  # statuses: heartbeats and flow control
 _SUBJECTS: Final = 16
+
+Answer = tuple[ConnectionId, bytes]
+"""An answer of the JetStream API: the connection that got it, and its inbox."""
 
 
 class Count(NamedTuple):
@@ -53,7 +57,7 @@ class Planned(NamedTuple):
 
     step: Step
     counts: tuple[Count, ...] = ()
-    api: tuple[tuple[int, bytes], ...] = ()
+    api: tuple[Answer, ...] = ()
     after: int = -1
 
 
@@ -92,9 +96,9 @@ class Dependencies:
     """Finds the dependencies of client frames; it takes every step of a capture, in order."""
 
     def __init__(self) -> None:
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[ConnectionId, _Connection] = {}
         self._calls: BoundedDict[bytes, None] = BoundedDict()
-        self._answered: deque[tuple[int, bytes]] = deque(maxlen=_ANSWERS)
+        self._answered: deque[Answer] = deque(maxlen=_ANSWERS)
         self._answer_count = 0
         self._requests: BoundedDict[bytes, int] = BoundedDict()
         self._delivered: BoundedDict[bytes, int] = BoundedDict()
@@ -112,7 +116,7 @@ class Dependencies:
             self._answer_count += 1
         self.count_messages(step.conn, frame.sid, 1, frame.subject)
 
-    def count_messages(self, conn: int, sid: bytes, count: int, subject: bytes = b"") -> None:
+    def count_messages(self, conn: ConnectionId, sid: bytes, count: int, subject: bytes = b"") -> None:
         """Note messages on a subscription that are only counted."""
         known = self._connection(conn)
         if sid not in known.queued:
@@ -137,7 +141,7 @@ class Dependencies:
             self._calls[frame.reply] = None
         return Planned(step, *self.requirements(step.conn), self._delivered.get(frame.subject, -1))
 
-    def requirements(self, conn: int) -> tuple[tuple[Count, ...], tuple[tuple[int, bytes], ...]]:
+    def requirements(self, conn: ConnectionId) -> tuple[tuple[Count, ...], tuple[Answer, ...]]:
         """Return the counts and API answers that the next client frame of a connection waits for."""
         known = self._connections.get(conn)
         counts: tuple[Count, ...] = ()
@@ -154,12 +158,12 @@ class Dependencies:
         """Tell whether a publish answers a request that was recorded."""
         return subject in self._delivered
 
-    def ended(self, conn: int, seq: int, t: int) -> PlannedEnd:
+    def ended(self, conn: ConnectionId, seq: int, t: int) -> PlannedEnd:
         """Return the end of a connection; seq: the next frame's."""
         known = self._connections.pop(conn, None)
         return PlannedEnd(seq, t, known.take_new_counts() if known is not None else ())
 
-    def _connection(self, conn: int) -> _Connection:
+    def _connection(self, conn: ConnectionId) -> _Connection:
         found = self._connections.get(conn)
         if found is None:
             found = self._connections[conn] = _Connection()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.replay.conversation.steps import Began, Step, events
 from natsproxy.wire.ops import C2S
 
@@ -14,7 +15,7 @@ def examine(path: Path | str) -> dict[str, Any]:
 
     Raises CaptureError where it cannot be read or played.
     """
-    connections: set[int] = set()
+    connections: set[ConnectionId] = set()
     sent = received = size = disordered = late = 0
     last = gap = 0
     for event in events(path):

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.replay.client_playback.batches import Batch
 from natsproxy.replay.client_playback.dependencies import Planned, PlannedEnd, counts
 from natsproxy.replay.client_playback.lag import Lag
@@ -65,7 +66,7 @@ class ClientPlayback:
         speed: float | None = None,
         patience: int = 5_000_000_000,
         window: int = WINDOW,
-        keep: Callable[[int], bool] = lambda conn: True,
+        keep: Callable[[ConnectionId], bool] = lambda conn: True,
     ) -> None:
         self.sent = self.received_frames = self.sent_bytes = 0
         self.lag = Lag()
@@ -93,11 +94,11 @@ class ClientPlayback:
 
     # -- events in
 
-    def connected(self, conn: int) -> None:
+    def connected(self, conn: ConnectionId) -> None:
         """Note that the handshake of a live connection is over."""
         self._state.connections[conn].ready = True
 
-    def lost(self, conn: int, reason: str) -> None:
+    def lost(self, conn: ConnectionId, reason: str) -> None:
         """Note that a live connection ended, or could not be made."""
         connection = self._state.connections.get(conn)
         if connection is None or connection.lost:
@@ -110,7 +111,7 @@ class ClientPlayback:
         for fence in connection.unfenced:
             self._fenced(fence)
 
-    def received(self, conn: int, data: bytes) -> list[Action]:
+    def received(self, conn: ConnectionId, data: bytes) -> list[Action]:
         """Handle bytes of the server behind its first PONG; return the answers.
 
         Raises ProtocolError for bytes that are not NATS.

@@ -8,6 +8,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.errors import NatsproxyError, ProtocolError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
@@ -29,8 +30,8 @@ class ClientPlayer:
         self.address = address
         self.credentials = credentials or ReplayCredentials()
         self.connected = 0
-        self._legs: dict[int, Leg] = {}
-        self._scopes: dict[int, trio.CancelScope] = {}
+        self._legs: dict[ConnectionId, Leg] = {}
+        self._scopes: dict[ConnectionId, trio.CancelScope] = {}
         self._wake = trio.Event()
         self._failure: NatsproxyError | None = None
 
@@ -74,7 +75,7 @@ class ClientPlayer:
                 if scope is not None:
                     scope.cancel()
 
-    def _write(self, conn: int, leg: Leg, data: bytes) -> None:
+    def _write(self, conn: ConnectionId, leg: Leg, data: bytes) -> None:
         try:
             leg.write(data)
         except LegLost as lost:
@@ -88,7 +89,7 @@ class ClientPlayer:
                 except LegLost as lost:
                     self._lost(conn, str(lost))
 
-    def _lost(self, conn: int, reason: str) -> None:
+    def _lost(self, conn: ConnectionId, reason: str) -> None:
         self.machine.lost(conn, reason)
         self._wake.set()
 
@@ -125,7 +126,7 @@ class ClientPlayer:
     def _connect_arguments(self, dial: Dial, info: dict[str, Any]) -> bytes:
         return rebuild_connect(dial.connect, self.credentials, str(info.get("nonce", "")))
 
-    async def _read(self, conn: int, leg: Leg) -> None:
+    async def _read(self, conn: ConnectionId, leg: Leg) -> None:
         reads = 0
         while True:
             data = leg.try_receive()
@@ -141,7 +142,7 @@ class ClientPlayer:
                 await trio.lowlevel.checkpoint()
                 reads = 0
 
-    def _received(self, conn: int, leg: Leg, data: bytes) -> None:
+    def _received(self, conn: ConnectionId, leg: Leg, data: bytes) -> None:
         for action in self.machine.received(conn, data):
             if isinstance(action, Write):
                 self._write(conn, leg, action.data)

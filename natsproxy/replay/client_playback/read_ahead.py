@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.replay.client_playback.batches import Batch, PlainBatch, ReceivedBatch
 from natsproxy.replay.client_playback.dependencies import Dependencies, Planned, PlannedEnd
@@ -37,7 +38,7 @@ class ReadAhead:
         *,
         window: int,
         timed: bool,
-        keep: Callable[[int], bool],
+        keep: Callable[[ConnectionId], bool],
     ) -> None:
         self.whole = False
         self.t = self.batches = 0
@@ -76,7 +77,7 @@ class ReadAhead:
         if isinstance(head, Planned | QueuedBatch):
             del self._state.unsent[seq_of(head)]
 
-    def _queue(self, conn: int, head: Planned | Began | PlannedEnd) -> None:
+    def _queue(self, conn: ConnectionId, head: Planned | Began | PlannedEnd) -> None:
         self._state.connection(conn).queue.append(head)
         self._size += cost_of(head)
 

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.client_playback.dependencies import Count, Planned, PlannedEnd
+from natsproxy.replay.client_playback.dependencies import Answer, Count, Planned, PlannedEnd
 from natsproxy.replay.client_playback.state import LiveConnection, PlaybackState, QueuedBatch, seq_of
 from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.replay.conversation.steps import PUBLISHES
@@ -52,7 +53,7 @@ def _published(head: Planned | QueuedBatch | PlannedEnd) -> Iterable[bytes]:
 class Readiness:
     """Checks a `PlaybackState`.  keep: tells whether a recorded connection is played."""
 
-    def __init__(self, state: PlaybackState, keep: Callable[[int], bool]) -> None:
+    def __init__(self, state: PlaybackState, keep: Callable[[ConnectionId], bool]) -> None:
         self._state = state
         self._keep = keep
 
@@ -146,7 +147,7 @@ class Readiness:
 
         return cause
 
-    def _api(self, wanted: tuple[tuple[int, bytes], ...]) -> str:
+    def _api(self, wanted: tuple[Answer, ...]) -> str:
         for conn, reply in wanted:
             if (conn, reply) not in self._state.api and self._keep(conn):
                 return f"the JetStream API's answer on {reply.decode(errors='replace')}"

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.capture.format.connection import ConnectionChoice, ConnectionId
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.credentials import ReplayCredentials
 from natsproxy.replay.client_playback.iterations import Iteration
@@ -32,15 +33,19 @@ class ReplayOptions:
     speed: float | None = 1.0
     patience: int = 5_000_000_000
     iterations: int = 1
-    connections: frozenset[int] = frozenset()
+    connections: ConnectionChoice = field(default_factory=ConnectionChoice)
     credentials: ReplayCredentials = field(default_factory=ReplayCredentials)
 
 
 class ReplayJob:
-    """One replay of a capture against a server.  missing: the waits in vain."""
+    """One replay of a capture against a server.
+
+    missing: the waits in vain.  unknown: the chosen connections that the capture does not have, as texts.
+    """
 
     def __init__(self, capture: Path, options: ReplayOptions, observed: Path | None = None) -> None:
         self.missing = MissingList()
+        self.unknown: list[str] = []
         self.iteration = 0
         self.machine: ClientPlayback | None = None
         self._capture, self._options, self._observed = capture, options, observed
@@ -57,13 +62,20 @@ class ReplayJob:
             await self._play(proxy.listen[0])
 
     async def _play(self, address: Address) -> None:
-        options = self._options
+        options, played = self._options, set[ConnectionId]()
+
+        def keep(conn: ConnectionId) -> bool:
+            if options.connections and conn not in options.connections:
+                return False
+            played.add(conn)
+            return True
+
         for self.iteration in range(options.iterations):
             machine = self.machine = ClientPlayback(
                 Iteration(self.iteration).batches(batches(self._capture)),
                 speed=options.speed,
                 patience=options.patience,
-                keep=lambda conn: not options.connections or conn in options.connections,
+                keep=keep,
             )
             player, began = ClientPlayer(machine, address, options.credentials), trio.current_time()
             try:
@@ -71,6 +83,7 @@ class ReplayJob:
             finally:
                 self._seconds += trio.current_time() - began
                 self._count(machine, player)
+        self.unknown = options.connections.without(played)
 
     def _count(self, machine: ClientPlayback, player: ClientPlayer) -> None:
         self.missing.join(machine.missing)

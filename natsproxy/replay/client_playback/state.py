@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.replay.client_playback.batches import PlainBatch, subjects_of
 from natsproxy.replay.client_playback.bulk_scan import BulkScanner, BulkSearch
-from natsproxy.replay.client_playback.dependencies import Count, Planned, PlannedEnd
+from natsproxy.replay.client_playback.dependencies import Answer, Count, Planned, PlannedEnd
 from natsproxy.replay.client_playback.server_names import ServerNames
 from natsproxy.replay.conversation.steps import Began
 
@@ -26,28 +27,28 @@ _MISSING_KEPT: Final = 1000
 class Dial(NamedTuple):
     """Open a live connection; connect: the recorded CONNECT's arguments, `b""` where there was none."""
 
-    conn: int
+    conn: ConnectionId
     connect: bytes
 
 
 class Write(NamedTuple):
     """Send whole frames."""
 
-    conn: int
+    conn: ConnectionId
     data: bytes
 
 
 class EndConnection(NamedTuple):
     """Close a live connection."""
 
-    conn: int
+    conn: ConnectionId
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
     """A wait in vain: the frame, and the requirement that was not met."""
 
-    conn: int
+    conn: ConnectionId
     frame: str
     requirement: str
 
@@ -87,7 +88,7 @@ class QueuedBatch:
     t: int
     mark: int
     counts: tuple[Count, ...] = ()
-    api: tuple[tuple[int, bytes], ...] = ()
+    api: tuple[Answer, ...] = ()
     parts: list[bytes] = field(default_factory=list)
     frames: int = 0
     size: int = 0
@@ -152,7 +153,7 @@ class LiveConnection:
     none.
     """
 
-    conn: int
+    conn: ConnectionId
     scanner: BulkScanner
     queue: deque[Head] = field(default_factory=deque)
     ready: bool = False
@@ -189,18 +190,18 @@ class PlaybackState:
     answered live, with their connection.  requests_received: replies of requests that came live.
     """
 
-    connections: dict[int, LiveConnection] = field(default_factory=dict)
-    connects: dict[int, bytes] = field(default_factory=dict)
+    connections: dict[ConnectionId, LiveConnection] = field(default_factory=dict)
+    connects: dict[ConnectionId, bytes] = field(default_factory=dict)
     unsent: dict[int, None] = field(default_factory=dict)
-    leaving: dict[int, int] = field(default_factory=dict)
-    interest: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    leaving: dict[ConnectionId, int] = field(default_factory=dict)
+    interest: dict[int, tuple[ConnectionId, bytes]] = field(default_factory=dict)
     calls: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
-    api: BoundedDict[tuple[int, bytes], None] = field(default_factory=BoundedDict)
+    api: BoundedDict[tuple[ConnectionId, bytes], None] = field(default_factory=BoundedDict)
     requests_received: BoundedDict[bytes, None] = field(default_factory=BoundedDict)
     names: ServerNames = field(default_factory=ServerNames)
     search: BulkSearch = field(default_factory=BulkSearch)
 
-    def connection(self, conn: int) -> LiveConnection:
+    def connection(self, conn: ConnectionId) -> LiveConnection:
         """Return a live connection, made when it is first named."""
         found = self.connections.get(conn)
         if found is None:

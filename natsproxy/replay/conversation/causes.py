@@ -10,7 +10,7 @@ had to come before a server frame, and its timing:
 
 The rules; the first that fits wins:
 1. Any recorded connection published the same subject, reply and body: the message was forwarded.  Copies on
-   one subscription are counted, so the n-th copy belongs to the n-th such publish.
+   one subscription are counted, so the n-th copy belongs to the n-th such publish since it was made.
 2. A message with an ack subject (JetStream) has two causes: the publish with the same subject and body, if it
    was recorded, and the frame that requested it: the nak of that very message for a redelivery, else the pull
    request or the creation of its consumer.
@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.listing.copies import Copies
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, status_kind
@@ -67,12 +68,12 @@ class Causes:
         self._published = Copies()
         self._stored = Copies()
         self._requests: BoundedDict[bytes, int] = BoundedDict()
-        self._consumers: BoundedDict[tuple[int, Consumer], int] = BoundedDict()
+        self._consumers: BoundedDict[tuple[ConnectionId, Consumer], int] = BoundedDict()
         self._pulls: BoundedDict[bytes, None] = BoundedDict()
         self._deliver: BoundedDict[bytes, int] = BoundedDict()
         self._naks: BoundedDict[tuple[bytes, bytes, int], tuple[int, bool]] = BoundedDict()
-        self._subscribed: BoundedDict[tuple[int, bytes], tuple[bytes, int]] = BoundedDict()
-        self._last: BoundedDict[int, int] = BoundedDict()
+        self._subscribed: BoundedDict[tuple[ConnectionId, bytes], tuple[bytes, int]] = BoundedDict()
+        self._last: BoundedDict[ConnectionId, int] = BoundedDict()
 
     # -- client frames
 
@@ -121,7 +122,8 @@ class Causes:
             return self._delivery(step, ack, fallback)
         # Hashes instead of tuples, which would keep each body alive; a collision only shifts one cause.
         key = hash((frame.subject, frame.reply, frame.body))
-        seq = self._published.copy(key, (step.conn, frame.sid))
+        _, since = self._subscribed.get((step.conn, frame.sid), (b"", -1))
+        seq = self._published.copy(key, (step.conn, frame.sid), since)
         if seq is not None:
             return Cause((seq,))
         status = _status(frame)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
@@ -52,7 +53,7 @@ class Exchange:
     """
 
     seq: int
-    conn: int
+    conn: ConnectionId
     t: int
     frame: Frame
     kind: Kind = Kind.CHANGE
@@ -93,7 +94,7 @@ class Effect:
     """
 
     seq: int
-    conn: int
+    conn: ConnectionId
     t: int
     frame: Frame | None
     timing: Timing
@@ -127,7 +128,7 @@ class RecordedConnection:
     of its last client frame.  top_sid: the greatest sid.
     """
 
-    conn: int
+    conn: ConnectionId
     connect: Connect | None = None
     exchanges: Queues[Key, Exchange] = field(default_factory=Queues)
     exact: Queues[int, Exchange] = field(default_factory=Queues)

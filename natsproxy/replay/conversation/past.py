@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Final
 
 from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.replay.conversation.exchanges import OVERHEAD, Exchange, Key
 
 _USED: Final = 1000
@@ -46,9 +47,9 @@ class PastPolls:
     """The last READs and PULLs that happened, by their connection and `key_of`."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[int, Key], deque[Exchange]] = OrderedDict()
+        self._kept: OrderedDict[tuple[ConnectionId, Key], deque[Exchange]] = OrderedDict()
         self._size = 0
-        self._asked: BoundedDict[tuple[int, Key], None] = BoundedDict()
+        self._asked: BoundedDict[tuple[ConnectionId, Key], None] = BoundedDict()
 
     def add(self, exchange: Exchange) -> None:
         """Add the newest; those of the keys that were not used for longest go."""
@@ -64,11 +65,11 @@ class PastPolls:
             _, gone = self._kept.popitem(last=False)
             self._size -= sum(map(_size, gone))
 
-    def of(self, conn: int, key: Key) -> Collection[Exchange]:
+    def of(self, conn: ConnectionId, key: Key) -> Collection[Exchange]:
         """Return those that are left of a key, the newest first."""
         return tuple(reversed(self._kept.get((conn, key), ())))
 
-    def asked(self, conn: int, key: Key) -> bool:
+    def asked(self, conn: ConnectionId, key: Key) -> bool:
         """Tell whether there was one, be it forgotten or not."""
         return (conn, key) in self._asked
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.causes import Causes, Timing
@@ -56,11 +57,11 @@ class RecordedConversation:
     def __init__(
         self, source: Iterator[Event], *, window: int = WINDOW, repeat: Sequence[bytes] = ()
     ) -> None:
-        self.connections: dict[int, RecordedConnection] = {}
+        self.connections: dict[ConnectionId, RecordedConnection] = {}
         self.used = Used()
         self.past_polls = PastPolls()
         self.stored = StoredMessages()
-        self.ended_sids: BoundedDict[tuple[int, bytes], bytes] = BoundedDict()
+        self.ended_sids: BoundedDict[tuple[ConnectionId, bytes], bytes] = BoundedDict()
         self.info: bytes = b""
         self.frames = self.played = 0
         self._source = source
@@ -93,7 +94,7 @@ class RecordedConversation:
             elif event.cause in _BY_SERVER:  # the end of a client that left is for the live client to repeat
                 self._end(event)
 
-    def _recorded(self, conn: int) -> RecordedConnection:
+    def _recorded(self, conn: ConnectionId) -> RecordedConnection:
         found = self.connections.get(conn)
         if found is None:
             found = self.connections[conn] = RecordedConnection(conn)

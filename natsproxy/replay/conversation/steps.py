@@ -3,14 +3,15 @@
 Steps show the client leg.  A client frame counts as it arrived at the proxy, a server frame as it left for
 the client.  Frames that rules made for the server, or dropped on the way to the client, are left out.
 
-The recording order respects causality: one loop recorded each read before it handled the next one.  The
-capture is read block by block, so memory follows the block and not the capture.
+The recording order respects causality: one loop recorded each read before it handled the next one.  Several
+runs come by time.  The capture is read block by block, so memory follows the block and not the capture.
 
 Frames whose payload a recording policy withheld cannot be played; the CaptureError names the file.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -18,11 +19,14 @@ from typing import Final, NamedTuple, TypeVar
 from natsproxy.capture.filter.filters import NO_FILTERS, Filters
 from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.capture.format import records
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Flags
-from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.reader import CaptureReader, open_capture
+from natsproxy.capture.read.runs import Run
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ConfigError, ProtocolError
 from natsproxy.replay.conversation.match_options import Given, read
+from natsproxy.session import close_reasons
 from natsproxy.wire import parse
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
@@ -35,7 +39,7 @@ class Step(NamedTuple):
     """One frame that a client sent or received.  seq: its number; t: ns since the capture's first item."""
 
     seq: int
-    conn: int
+    conn: ConnectionId
     t: int
     direction: Direction
     frame: Frame
@@ -44,7 +48,7 @@ class Step(NamedTuple):
 class Began(NamedTuple):
     """A connection was accepted; late: it was open before the capture began, its live SUBs follow."""
 
-    conn: int
+    conn: ConnectionId
     t: int
     late: bool = False
 
@@ -52,7 +56,7 @@ class Began(NamedTuple):
 class Ended(NamedTuple):
     """A connection ended; cause: one of `session/close_reasons.py`."""
 
-    conn: int
+    conn: ConnectionId
     t: int
     cause: str
 
@@ -93,9 +97,9 @@ def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]
     Raises CaptureError as `events` does.
     """
 
-    def singly(item: records.Frames, seq: int, t: int) -> tuple[list[Step], int]:
+    def singly(conn: ConnectionId, item: records.Frames, seq: int, t: int) -> tuple[list[Step], int]:
         steps = [
-            Step(seq + n, item.conn, t, item.direction, frame)
+            Step(seq + n, conn, t, item.direction, frame)
             for n, frame in enumerate(whole_frames(item.data, item.direction, path))
         ]
         return steps, len(steps)
@@ -104,41 +108,63 @@ def walk(path: Path | str) -> Iterator[tuple[BlockRef, records.Item, list[Event]
 
 
 def scan(
-    path: Path | str, cut: Callable[[records.Frames, int, int], tuple[list[S], int]]
+    path: Path | str, cut: Callable[[ConnectionId, records.Frames, int, int], tuple[list[S], int]]
 ) -> Iterator[tuple[BlockRef, records.Item, list[S | Step | Began | Ended]]]:
-    """Yield each item of a capture with its events; `cut(record, seq, t)` makes the events of records.
+    """Yield each item of a capture with its events; `cut(conn, record, seq, t)` makes the events of records.
 
-    `cut` returns them with the number of frames that they stand for.
+    `cut` returns them with the number of frames that they stand for.  Of several runs, the end of one is the
+    end of its connections: their proxy was killed, or the next recorder has them under other numbers.
     """
     first: int | None = None
     seq = 0
-    seen: set[int] = set()  # the connections that are open
-    for ref, item in open_capture(path).items():
-        t = ref.wall(item.t)
+    seen: defaultdict[int, set[ConnectionId]] = defaultdict(set)  # the connections that are open, by run
+    for ref, item, is_last in _items(open_capture(path)):
+        conn, run, t = ref.connection(item), ref.segment.run, ref.wall(item.t)
         first = t if first is None else first
         t -= first
         found: list[S | Step | Began | Ended] = []
-        if isinstance(item, records.Frames):
+        if conn is None:
+            pass
+        elif isinstance(item, records.Frames):
             if _plays(item, path):
-                cuts, count = cut(item, seq, t)
+                cuts, count = cut(conn, item, seq, t)
                 found += cuts
                 seq += count
         elif isinstance(item, records.Open):
-            seen.add(item.conn)
-            found.append(Began(item.conn, t))
+            seen[run].add(conn)
+            found.append(Began(conn, t))
         elif isinstance(item, records.Close):
-            seen.discard(item.conn)
-            found.append(Ended(item.conn, t, item.cause))
+            seen[run].discard(conn)
+            found.append(Ended(conn, t, item.cause))
         # Each segment of a capture repeats the preambles of open connections: only the first is news.
-        elif isinstance(item, records.Preamble) and item.conn not in seen:
-            seen.add(item.conn)
-            found.append(Began(item.conn, t, late=True))
+        elif isinstance(item, records.Preamble) and conn not in seen[run]:
+            seen[run].add(conn)
+            found.append(Began(conn, t, late=True))
             try:
-                found += _preamble(item, t, seq)
+                found += _preamble(conn, item, t, seq)
             except (ProtocolError, TypeError, ValueError) as error:
                 raise CaptureError(f"a preamble cannot be read: {error}", path=path) from None
             seq += len(found) - 1
+        if is_last:
+            found += [Ended(one, t, close_reasons.DRAINED) for one in sorted(seen.pop(run, ()))]
         yield ref, item, found
+
+
+def _items(reader: CaptureReader) -> Iterator[tuple[BlockRef, records.Item, bool]]:
+    """Yield the items of a capture by time; of several runs, True with the last one of each."""
+    if len(reader.runs) == 1:
+        return ((ref, item, False) for ref, item in reader.items())
+
+    def of_run(run: Run) -> Iterator[tuple[BlockRef, records.Item, bool]]:
+        held: tuple[BlockRef, records.Item] | None = None
+        for following in reader.items_of(run):
+            if held is not None:
+                yield *held, False
+            held = following
+        if held is not None:
+            yield *held, True
+
+    return reader.by_time(of_run, lambda found: found[0].wall(found[1].t))
 
 
 def _plays(item: records.Frames, path: Path | str) -> bool:
@@ -165,7 +191,7 @@ def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | st
         raise CaptureError(f"a record holds no NATS frames: {error}", path=path) from None
 
 
-def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
+def _preamble(conn: ConnectionId, item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
     """Yield the state of a connection that was open already as if just sent: CONNECT and live SUBs."""
     data = bytes(item.info.get("connect") or b"")
     for sid, subject, queue, *_ in item.info.get("subs") or ():
@@ -175,5 +201,5 @@ def _preamble(item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
         ]
         data += b"SUB " + b" ".join(field for field in fields if field) + b"\r\n"
     for frame in parse.frames(data, C2S):
-        yield Step(seq, item.conn, t, C2S, frame)
+        yield Step(seq, conn, t, C2S, frame)
         seq += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.printable import printable
 from natsproxy.replay.conversation.difference import DifferenceText
 from natsproxy.replay.server_playback.remedies import Remedy
@@ -69,7 +70,7 @@ class Candidate:
     text: str
     difference: DifferenceText | None
     used: bool
-    conn: int
+    conn: ConnectionId
     accepted: Remedy | None = None
     changed: tuple[str, ...] = ()
     early: bool = False

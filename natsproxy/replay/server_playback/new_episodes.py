@@ -28,8 +28,8 @@ _FAR: Final = 1_000_000  # the sids of subscriptions that were not read yet are 
 class Addition(NamedTuple):
     """A frame to add; without data, the end of a connection that was added.
 
-    conn: the recorded connection; negative for one that is added.  after: seq of the recorded frame behind
-    which it belongs, -1 for the beginning.  delay: ns behind that.
+    conn: the number of the recorded connection; negative for one that is added.  after: seq of the recorded
+    frame behind which it belongs, -1 for the beginning.  delay: ns behind that.
     """
 
     conn: int
@@ -120,5 +120,5 @@ class NewEpisodes:
         after, since = self._conversation.reached
         if not since:
             self._conversation.reached, since = (after, now), now
-        conn = client.recorded.conn if client.recorded is not None else -client.id
+        conn = client.recorded.conn.number if client.recorded is not None else -client.id
         self.additions.append(Addition(conn, direction, data, after, max(0, now - since)))

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.protocol.subjects import matches
@@ -81,7 +82,7 @@ class StandingRequests:
 
     def __init__(self, actions: list[Action]) -> None:
         self._actions = actions
-        self.pulls: dict[tuple[int, Consumer], list[Standing]] = {}
+        self.pulls: dict[tuple[ConnectionId, Consumer], list[Standing]] = {}
         self._pushes: list[Standing] = []
         self._hasty: list[Standing] = []
         self._due: list[tuple[int, int, Standing]] = []

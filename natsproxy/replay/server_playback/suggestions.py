@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.replay.conversation.difference import Difference
 from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, key_of
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
@@ -107,7 +108,9 @@ def _difference(matcher: Matcher, exchange: Exchange, frame: Frame) -> Differenc
     return matcher.differs(recorded, frame, Lesson())
 
 
-def _shown(exchange: Exchange, frame: Frame, difference: Difference | None, own: int | None) -> Candidate:
+def _shown(
+    exchange: Exchange, frame: Frame, difference: Difference | None, own: ConnectionId | None
+) -> Candidate:
     used = exchange.matched is not None
     accepted = remedy(exchange.frame, frame, difference, used=used)
     text = None if difference is None else difference.text

@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.read.frames import Query
 from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
@@ -117,7 +118,10 @@ def _query(options: _Given) -> Query:
         start=options.value("from_ns", None, int, "ns since 1970"),
         end=options.value("to_ns", None, int, "ns since 1970"),
         conns=options.value(
-            "conn", frozenset[int](), lambda _: frozenset(map(int, options.words("conn"))), "connection ids"
+            "conn",
+            ConnectionChoice(),
+            lambda _: ConnectionChoice.of(*map(int, options.words("conn"))),
+            "connection ids",
         ),
         direction=options.value("direction", None, lambda text: directions[text.lower()], "c2s or s2c"),
         ops=ops,

@@ -23,9 +23,9 @@ def key(one: CapturedFrame) -> Key:
     """Return what a frame is counted by."""
     head = one.head
     if head is None:
-        return one.conn, None, None, one.cause
+        return one.conn.number, None, None, one.cause
     named = template(head.subject).decode("utf-8", "replace") if head.subject else None
-    return one.conn, head.op.label, named, one.cause
+    return one.conn.number, head.op.label, named, one.cause
 
 
 def one_by_one(file: CaptureFile, ref: BlockRef) -> counts.BlockCounts:
@@ -34,7 +34,7 @@ def one_by_one(file: CaptureFile, ref: BlockRef) -> counts.BlockCounts:
     records = [item for item in items if isinstance(item, Frames)]
     frames = [one for item in records for one in frames_of(ref, item)]
     connects = [
-        (one.conn, one.head.args.decode()) for one in frames if one.head and one.head.op == Op.CONNECT
+        (one.conn.number, one.head.args.decode()) for one in frames if one.head and one.head.op == Op.CONNECT
     ]
     return counts.BlockCounts(
         Counter(map(key, frames)),

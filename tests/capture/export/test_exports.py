@@ -50,7 +50,7 @@ def test_a_line_of_json_for_each_frame(path: Path) -> None:
     found = lines(open_capture(path))
     expected = list(read_frames(open_capture(path)))
     assert [(row["conn"], row["in"], row["out"], row["flags"]) for row in found] == [
-        (one.conn, one.in_ordinal, one.out_ordinal, one.flags) for one in expected
+        (one.conn.number, one.in_ordinal, one.out_ordinal, one.flags) for one in expected
     ]
     assert all(
         one.frame is not None and row.get("subject", "") == one.frame.subject.decode()

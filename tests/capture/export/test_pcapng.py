@@ -17,6 +17,7 @@ import pytest
 from natsproxy.capture.export import pcapng as module
 from natsproxy.capture.export.pcapng import Leg, pcapng
 from natsproxy.capture.export.tcp import SEGMENT
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
@@ -376,7 +377,7 @@ def test_queries(tmp_path: Path) -> None:
         return streams(packets(path, query))
 
     assert said(Query()) == [(b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n", b"-ERR x\r\n"), (b"PING\r\n", b"")]
-    assert said(Query(conns=frozenset({2}))) == [(b"PING\r\n", b"")]
+    assert said(Query(conns=ConnectionChoice.of(2))) == [(b"PING\r\n", b"")]
     assert said(Query(subjects=(b"b",))) == [(b"PUB b 0\r\n\r\n", b"")]
     assert said(Query(ops=op_mask(Op.PING))) == [(b"PING\r\n", b"")]
     assert said(Query(direction=S2C)) == [(b"", b"-ERR x\r\n"), (b"", b"")]

@@ -37,3 +37,23 @@ def test_a_copy_on_every_subscription() -> None:
     found.add(1, 7)
     found.add(1, 8)
     assert [found.copy(1, sub) for sub in "aabab"] == [7, 8, 7, None, 8]
+
+
+def test_a_subscription_gets_no_copy_of_what_was_published_before() -> None:
+    found = Copies()
+    for number in (1, 2, 7):
+        found.add(1, number)
+    assert found.copy(1, "old") == 1
+    assert found.copy(1, "new", 5) == 7
+    assert found.copy(1, "new", 5) is None
+    assert found.copy(1, "newest", 9) is None
+    found.add(1, 10)
+    assert found.copy(1, "newest", 9) == 10
+    assert found.copy(1, "old") == 2
+
+
+def test_what_was_forgotten_was_published_before() -> None:
+    found = Copies()
+    for number in range(150):
+        found.add(1, number)
+    assert found.copy(1, "new", 120) == 121

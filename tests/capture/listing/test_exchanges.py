@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Frames, Item
 from natsproxy.capture.listing.choice import Choice, listed_frames
 from natsproxy.capture.listing.exchanges import Exchanges
@@ -124,16 +125,18 @@ def test_a_changed_publish_and_its_deliveries(tmp_path: Path) -> None:
 def test_waiting_frames_are_bounded() -> None:
     """The oldest are forgotten; the others come, without the reads that they came in."""
 
+    conn = ConnectionId(b"r", 1, 1)
+
     def publish(n: int) -> Listed:
         raw = b"PUB a.%d i.%d 10000\r\n%s\r\n" % (n, n, b"x" * 10_000)
         (frame,) = frames(raw, C2S)
         wide = Frame(raw * 2, 0, len(raw), frame.line_end, *frame[4:])
-        return Listed(CapturedFrame(1, C2S, n, n, n, n, 0, None, 0, None, wide, raw, b"r"), "", None, False)
+        return Listed(CapturedFrame(conn, C2S, n, n, n, n, 0, None, 0, None, wide, raw), "", None, False)
 
     def answer(n: int) -> Listed:
         raw = b"MSG i.%d 1 0\r\n\r\n" % n
         (frame,) = frames(raw, S2C)
-        return Listed(CapturedFrame(1, S2C, n, n, n, n, 0, None, 0, None, frame, raw, b"r"), "", None, False)
+        return Listed(CapturedFrame(conn, S2C, n, n, n, n, 0, None, 0, None, frame, raw), "", None, False)
 
     exchanges = Exchanges(held=100_000)
     for n in range(100):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.format.records import Close, Item, Preamble
 from natsproxy.capture.listing.choice import Choice, listed, listed_frames
 from natsproxy.capture.listing.listing import Event, Listed
@@ -107,7 +108,7 @@ def test_headers_are_a_map(tmp_path: Path) -> None:
         (Choice(headers=((b"X-Kind", "n?w"), (b"x-kind", "2"))), [9]),
         (Choice(headers=((b"X-Kind", "old"),)), []),
         (Choice(Query(start=WALL + 9), clients=("pricing",)), [9, 10]),
-        (Choice(Query(conns=frozenset({1}))), [5, 6, 7, 8, 12]),
+        (Choice(Query(conns=ConnectionChoice.of(1))), [5, 6, 7, 8, 12]),
     ],
 )
 @pytest.mark.parametrize("per_block", [1, 4, 100])
@@ -125,7 +126,7 @@ def test_choices(
         (Choice(Query(subjects=(b"a",))), 0),
         (Choice(clients=("shop",)), 2),
         (Choice(clients=("pricing",)), 0),
-        (Choice(Query(conns=frozenset({2}))), 0),
+        (Choice(Query(conns=ConnectionChoice.of(2))), 0),
         (Choice(Query(end=WALL + 10)), 1),
     ],
 )

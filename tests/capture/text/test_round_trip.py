@@ -36,7 +36,7 @@ def one_by_one(items: Iterable[tuple[BlockRef, Item]]) -> Iterator[tuple[Any, ..
     for ref, item in items:
         if isinstance(item, Frames):
             for one in frames_of(ref, item):
-                yield one._replace(frame=None, recorder=b""), item.extra
+                yield (one.conn.number, *one._replace(frame=None)[1:]), item.extra
         else:
             yield ref.wall(item.t), item
 
@@ -56,7 +56,7 @@ def parsed(text: str) -> Iterator[tuple[Any, ...]]:
                 item.out_first,
                 delay,
             )
-            yield (*fields, item.cause, item.flags, of, None, item.data, b""), item.extra
+            yield (*fields, item.cause, item.flags, of, None, item.data), item.extra
         else:
             yield item.t + clocks, item
 

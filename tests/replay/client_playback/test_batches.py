@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.errors import CaptureError
 from natsproxy.replay.client_playback.batches import (
     PlainBatch,
@@ -24,9 +25,9 @@ from tests.replay.scripted import Line, hello, write
 RECORDINGS = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
 
 
-def expanded(path: Path) -> list[tuple[int, int, int, bytes]]:
+def expanded(path: Path) -> list[tuple[int, ConnectionId, int, bytes]]:
     """Return (seq, connection, time, bytes or sid) of each frame of the batches."""
-    found: list[tuple[int, int, int, bytes]] = []
+    found: list[tuple[int, ConnectionId, int, bytes]] = []
     for batch in batches(path):
         if isinstance(batch, PlainBatch):
             whole = [frame.raw for frame in frames(batch.data, C2S)]
@@ -39,7 +40,7 @@ def expanded(path: Path) -> list[tuple[int, int, int, bytes]]:
     return found
 
 
-def matches(batch: tuple[int, int, int, bytes], step: Step) -> bool:
+def matches(batch: tuple[int, ConnectionId, int, bytes], step: Step) -> bool:
     return batch[:3] == (step.seq, step.conn, step.t) and batch[3] in (step.frame.raw, step.frame.sid)
 
 

@@ -7,7 +7,7 @@ from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
-from tests.replay.scripted import Line, events
+from tests.replay.scripted import Line, events, named
 
 
 def planned(*lines: Line) -> list[Planned]:
@@ -57,7 +57,7 @@ def test_api_answers_bind_all_connections() -> None:
         (1, "<", b"MSG i.1 1 2\r\n{}\r\n"),
         (2, ">", b"PUB s 0\r\n\r\n"),
     )
-    assert publish.api == ((1, b"i.1"),)
+    assert publish.api == ((named(1), b"i.1"),)
 
 
 def test_queue_members_wait_for_nothing_that_chance_decides() -> None:
@@ -80,5 +80,5 @@ def test_an_end_waits_for_the_last_messages() -> None:
     for step in events([(1, ">", b"SUB a 1\r\n"), (1, "<", b"MSG a 1 0\r\n\r\n")]):
         assert isinstance(step, Step)
         (dependencies.sent if step.direction == C2S else dependencies.received)(step)
-    assert dependencies.ended(1, 9, 5).counts == (Count(b"1", 1, (b"a",)),)
-    assert dependencies.ended(1, 9, 5).counts == ()
+    assert dependencies.ended(named(1), 9, 5).counts == (Count(b"1", 1, (b"a",)),)
+    assert dependencies.ended(named(1), 9, 5).counts == ()

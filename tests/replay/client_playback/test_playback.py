@@ -8,7 +8,7 @@ from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.state import Dial, Write
 from natsproxy.replay.conversation.steps import Event
 from tests.replay.play import PATIENCE, Play
-from tests.replay.scripted import MS, events, hello
+from tests.replay.scripted import MS, events, hello, named
 
 
 def test_pings_and_pongs_of_the_recording_are_not_sent_and_subs_are_fenced() -> None:
@@ -66,7 +66,7 @@ def test_a_wait_counts_from_when_another_connection_has_sent_its_cause() -> None
     )
     while play.advance():
         pass
-    assert play.machine.received(1, b"PONG\r\n") == []
+    assert play.machine.received(named(1), b"PONG\r\n") == []
     turns = 0
     while play.machine.sent < 1 + times:
         play.advance(PATIENCE)
@@ -198,7 +198,7 @@ def test_a_lost_connection_is_reported_and_stops_no_other() -> None:
         ]
     )
     play.go()
-    play.machine.lost(1, "reset")
+    play.machine.lost(named(1), "reset")
     play.go()
     assert play.sent[2].startswith(b"PUB y")
     assert "its connection: reset" in str(play.machine.missing[0])
@@ -207,7 +207,7 @@ def test_a_lost_connection_is_reported_and_stops_no_other() -> None:
 def test_only_the_chosen_connections_are_played() -> None:
     play = Play(
         [*hello(1, "a"), *hello(2, "b"), (1, ">", b"PUB x 0\r\n\r\n"), (2, ">", b"PUB y 0\r\n\r\n")],
-        keep=lambda conn: conn == 2,
+        keep=lambda conn: conn == named(2),
     )
     play.go()
     assert list(play.sent) == [2]
@@ -226,7 +226,7 @@ def test_a_schedule_is_read_a_little_ahead_only() -> None:
     assert 200 < len(read) < 300
     for now in (0, 150 * MS, 300 * MS):
         while machine.advance(now) or machine.deadline == now:
-            machine.connected(1)
+            machine.connected(named(1))
         assert machine.deadline is not None
         assert now < machine.deadline
         assert len(read) < (now + 260 * MS) // MS

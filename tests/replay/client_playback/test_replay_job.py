@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
+from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.errors import ConfigError
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare
@@ -43,7 +44,7 @@ async def test_only_the_chosen_connections_are_played(tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", lines)
     with trio.fail_after(30):
         async with cassette(capture) as server:
-            played = ReplayJob(capture, ReplayOptions(speed=None, connections=frozenset({2})))
+            played = ReplayJob(capture, ReplayOptions(speed=None, connections=ConnectionChoice.of(2)))
             await played.run(server.address)
             while server.connected:
                 await trio.lowlevel.checkpoint()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from natsproxy.replay.client_playback.batches import PlainBatch
 from natsproxy.replay.client_playback.state import Missing, MissingList, QueuedBatch
+from tests.replay.scripted import named
 
 
 def publish(subject: bytes) -> PlainBatch:
-    return PlainBatch(0, 1, 5, b"PUB %b 1\r\nx\r\n" % subject, 1)
+    return PlainBatch(0, named(1), 5, b"PUB %b 1\r\nx\r\n" % subject, 1)
 
 
 def test_a_bulk_takes_publishes_of_its_mark_and_time_up_to_its_size() -> None:
@@ -30,17 +31,17 @@ def test_a_bulk_knows_its_subjects_also_of_those_that_join_later() -> None:
 
 
 def test_a_missing_requirement_is_a_sentence() -> None:
-    assert str(Missing(3, "PUB a", "a PONG")) == "connection 3: PUB a waited in vain for a PONG"
+    assert str(Missing(named(3), "PUB a", "a PONG")) == "connection 3: PUB a waited in vain for a PONG"
 
 
 def test_the_first_waits_in_vain_stay_and_all_are_counted() -> None:
     """A capture of a million requests, played to a server where nobody answers."""
     one, all_ = MissingList(), MissingList()
     for n in range(1500):
-        one.add(Missing(n, "PUB a", "a PONG"))
-    all_.add(Missing(-1, "PUB a", "a PONG"))
+        one.add(Missing(named(n), "PUB a", "a PONG"))
+    all_.add(Missing(named(-1), "PUB a", "a PONG"))
     all_.join(one)
     all_.join(one)
-    assert [missing.conn for missing in one] == list(range(1000))
-    assert [missing.conn for missing in all_] == list(range(-1, 999))
+    assert [missing.conn.number for missing in one] == list(range(1000))
+    assert [missing.conn.number for missing in all_] == list(range(-1, 999))
     assert (one.total, all_.total) == (1500, 3001)

@@ -49,6 +49,18 @@ def test_the_second_copy_comes_from_the_second_publish() -> None:
     assert [cause.after for _, cause in found] == [(2,), (2,), (3,)]
 
 
+def test_a_copy_comes_from_a_publish_since_its_subscription() -> None:
+    """A client that comes back after a restart, and says the same again."""
+    again = b"SUB a 1\r\nPUB a 1\r\nx\r\n"
+    found = causes(
+        (1, ">", again),
+        (1, "<", b"MSG a 1 1\r\nx\r\n"),
+        (2, ">", again),
+        (2, "<", b"MSG a 1 1\r\nx\r\n"),
+    )
+    assert [cause.after for _, cause in found] == [(1,), (4,)]
+
+
 def test_an_answer_comes_from_its_request() -> None:
     found = causes((1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\nPUB r 0\r\n\r\n"), (1, "<", b"MSG i 1 2\r\nok\r\n"))
     assert found == [("i", Cause((1,)))]

@@ -13,7 +13,7 @@ from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
-from tests.replay.scripted import MS, events, hello
+from tests.replay.scripted import MS, events, hello, named
 
 
 def test_an_exchange_hands_out_the_effects_that_waited_for_it_alone() -> None:
@@ -21,7 +21,7 @@ def test_an_exchange_hands_out_the_effects_that_waited_for_it_alone() -> None:
         events([*hello(1, "a"), (1, ">", b"SUB i 1\r\nPUB q i 0\r\n\r\n"), (1, "<", b"MSG i 1 0\r\n\r\n")])
     )
     conversation.fill()
-    recorded = conversation.connections[1]
+    recorded = conversation.connections[named(1)]
     assert recorded.name == "a"
     sub, request = (queue[0] for queue in recorded.exchanges.values())
     assert conversation.use(sub, sub.frame, 5) == []
@@ -36,12 +36,12 @@ def test_an_effect_read_after_its_cause_was_used_waits_for_nothing() -> None:
     conversation = RecordedConversation(events(lines), window=1)
     conversation.fill()
     assert not conversation.whole
-    while conversation.connections[1].exchanges:
-        exchange = next(iter(conversation.connections[1].exchanges.values()))[0]
+    while conversation.connections[named(1)].exchanges:
+        exchange = next(iter(conversation.connections[named(1)].exchanges.values()))[0]
         conversation.use(exchange, exchange.frame, 3)
         conversation.fill()
     ((recorded, effect),) = conversation.newly_ready
-    assert (recorded.conn, effect.queue, effect.caused_at) == (1, (b"1", b"i"), 3)
+    assert (recorded.conn, effect.queue, effect.caused_at) == (named(1), (b"1", b"i"), 3)
 
 
 def test_unsubscribing_and_flow_control_are_optional() -> None:
@@ -61,7 +61,8 @@ def test_used_exchanges_leave_also_behind_one_that_never_comes() -> None:
     before = in_memory()
     conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n" * 3000)]))
     conversation.fill()
-    first, *others = conversation.connections[1].exchanges[key_of(next(frames(b"PUB a 0\r\n\r\n", C2S)))]
+    (publish,) = frames(b"PUB a 0\r\n\r\n", C2S)
+    first, *others = conversation.connections[named(1)].exchanges[key_of(publish)]
     for exchange in others:
         conversation.use(exchange, exchange.frame, 1)
     del others, exchange
@@ -74,7 +75,7 @@ def test_what_waits_or_was_used_keeps_only_its_own_bytes_alive() -> None:
     sent = b"".join(b"MSG a%d 1 3\r\nxyz\r\n" % n for n in range(1000))
     conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", many), (1, "<", sent)]))
     conversation.fill()
-    recorded = conversation.connections[1]
+    recorded = conversation.connections[named(1)]
     exchanges = [queue[0] for queue in recorded.exchanges.values()]
     effects = [effect.frame for queue in recorded.queues.values() for effect in queue]
     assert sum(len(exchange.frame.buffer) for exchange in exchanges) == len(many)
@@ -102,7 +103,7 @@ def test_a_frame_that_is_equal_but_for_known_identifiers_is_looked_at_first() ->
     assert identifiers.unify(_uuid(7), _uuid(1000), new, "/id")
     identifiers.learn(new)
     (live,) = frames(_order(1, 1000), C2S)
-    looked_at = [one.frame.body for one in made.connections[1].candidates(live, identifiers)]
+    looked_at = [one.frame.body for one in made.connections[named(1)].candidates(live, identifiers)]
     assert _uuid(7) in looked_at[0]
     assert len(set(looked_at)) == len(looked_at) == 9
 
@@ -115,7 +116,7 @@ def test_a_frame_far_from_its_turn_is_compared_with_those_of_its_shape_first() -
     )
     made.fill()
     (live,) = frames(_order(90, 1000), C2S)
-    looked_at = [one.seq for one in made.connections[1].candidates(live, IdentifierMap())]
+    looked_at = [one.seq for one in made.connections[named(1)].candidates(live, IdentifierMap())]
     first = min(looked_at)
     assert [seq - first for seq in looked_at[:17]] == [*range(16), 90]
     assert sorted(looked_at) == [*range(first, first + count)]

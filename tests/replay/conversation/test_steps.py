@@ -15,7 +15,7 @@ from natsproxy.replay.conversation.steps import Began, Ended, Step, events
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit import captures
 from tests.kit.captures import MONO
-from tests.replay.scripted import MS, hello, write
+from tests.replay.scripted import MS, hello, named, write
 
 
 def _write(path: Path, *items: Item) -> Path:
@@ -33,8 +33,8 @@ def _write(path: Path, *items: Item) -> Path:
 def test_a_conversation_comes_in_order_with_times_from_its_start(tmp_path: Path) -> None:
     path = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, "closed", b"client-closed")])
     found = list(events(path))
-    assert found[0] == Began(1, 0)
-    assert found[-1] == Ended(1, 4 * MS, "client-closed")
+    assert found[0] == Began(named(1), 0)
+    assert found[-1] == Ended(named(1), 4 * MS, "client-closed")
     steps = [event for event in found if isinstance(event, Step)]
     assert [step.frame.op.label for step in steps] == ["INFO", "CONNECT", "PING", "PONG"]
     assert [step.seq for step in steps] == [0, 1, 2, 3]
@@ -60,7 +60,7 @@ def test_a_connection_that_was_open_already_begins_with_its_state(tmp_path: Path
         "subs": [[b"1", b"a.>", b"", 0, 0], [b"2", b"b", b"q", 0, 0]],
     }
     found = list(events(_write(tmp_path / "x.ncap", Preamble(4, 5, info))))
-    assert found[0] == Began(4, 0, late=True)
+    assert found[0] == Began(named(4), 0, late=True)
     assert [event.frame.raw for event in found[1:] if isinstance(event, Step)] == [
         b'CONNECT {"name":"late"}\r\n',
         b"SUB a.> 1\r\n",

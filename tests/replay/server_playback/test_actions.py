@@ -5,11 +5,16 @@ from __future__ import annotations
 from natsproxy.replay.conversation.difference import Difference
 from natsproxy.replay.server_playback.actions import Candidate, Mismatch
 from natsproxy.replay.server_playback.remedies import Remedy
+from tests.replay.scripted import named
 
 
 def test_a_frame_that_differs_shows_both_values_and_the_option_that_accepts_it() -> None:
     near = Candidate(
-        "PUB a '{\"qty\":3}'", Difference("body", "/qty", 3, 4).text, False, 1, Remedy("like_json", "a /qty")
+        "PUB a '{\"qty\":3}'",
+        Difference("body", "/qty", 3, 4).text,
+        False,
+        named(1),
+        Remedy("like_json", "a /qty"),
     )
     mismatch = Mismatch(2, "", "PUB a", "PUB a '{\"qty\":4}'", (near,), 5, 4)
     assert mismatch.summary == "/qty: 3 recorded, 4 sent: PUB a of connection 2"
@@ -24,7 +29,7 @@ def test_a_frame_that_differs_shows_both_values_and_the_option_that_accepts_it()
 
 
 def test_a_frame_that_was_used_is_not_one_that_was_never_recorded() -> None:
-    used = Mismatch(1, "shop", "PUB a", "PUB a 'x'", (Candidate("PUB a 'x'", None, True, 1),), 1, 1)
+    used = Mismatch(1, "shop", "PUB a", "PUB a 'x'", (Candidate("PUB a 'x'", None, True, named(1)),), 1, 1)
     assert used.summary == "client 'shop' sent PUB a, more often than recorded"
     assert str(used).splitlines()[:2] == [
         "client 'shop' sent a frame more often than recorded: PUB a 'x'",
@@ -33,7 +38,7 @@ def test_a_frame_that_was_used_is_not_one_that_was_never_recorded() -> None:
 
 
 def test_a_frame_of_another_client_is_called_that() -> None:
-    other = Mismatch(1, "shop", "PUB a", "PUB a 'x'", (Candidate("PUB a 'x'", None, False, 3),), 1, 0)
+    other = Mismatch(1, "shop", "PUB a", "PUB a 'x'", (Candidate("PUB a 'x'", None, False, named(3)),), 1, 0)
     assert other.summary == "client 'shop' sent PUB a, which another client sent"
     assert "  recorded for another client (connection 3): PUB a 'x'" in str(other)
 

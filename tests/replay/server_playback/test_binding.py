@@ -33,7 +33,7 @@ def bound(name: str, sent: bytes, lines: list[Line] = TWO) -> int | None:
     if client.recorded is None:
         return None
     assert client.recorded.client_id == 7
-    return client.recorded.conn
+    return client.recorded.conn.number
 
 
 def test_the_name_counts_first_then_the_best_fit_then_the_earliest() -> None:

@@ -8,7 +8,7 @@ from natsproxy.replay.conversation.recorded_conversation import RecordedConversa
 from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.replay.server_playback.delivery import Delivery
-from tests.replay.scripted import MS, Line, events, hello
+from tests.replay.scripted import MS, Line, events, hello, named
 
 CONVERSATION: list[Line] = [
     *hello(1, "a"),
@@ -26,7 +26,7 @@ class Table:
         self.conversation = RecordedConversation(events(CONVERSATION))
         self.conversation.fill()
         self.actions: list[Action] = []
-        self.recorded = self.conversation.connections[1]
+        self.recorded = self.conversation.connections[named(1)]
         self.recorded.client_id = 5
         self.delivery = Delivery(
             self.conversation, IdentifierMap(), {5: Client(5)}, self.actions, recorded=recorded

@@ -12,7 +12,7 @@ from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
-from tests.replay.scripted import MS, Line, connect, events, hello
+from tests.replay.scripted import MS, Line, connect, events, hello, named
 from tests.replay.server_playback.playing import LARGE, Play, kept
 
 A, B = "A" * 21 + "1", "B" * 21 + "2"  # nuids, recorded and live
@@ -345,6 +345,6 @@ def test_a_subscription_that_ended_leaves_and_what_is_late_still_goes_there(
         for letter in (b"x", b"y"):
             play.send(2, b"PUB in.%d 1\r\n%b\r\n" % (n, letter))
             assert play.got[1].endswith(b"MSG in.%d %d 1\r\n%b\r\n" % (n, n + 100, letter))
-    client, recorded = play.machine._clients[1], play.machine.conversation.connections[1]
+    client, recorded = play.machine._clients[1], play.machine.conversation.connections[named(1)]
     assert (client.subs, client.sids, client.limits, client.unpassed, recorded.sids) == ({},) * 5
     assert play.machine.done

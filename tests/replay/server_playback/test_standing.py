@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from natsproxy.replay.server_playback.standing import Standing
-from tests.replay.scripted import MS, Line, hello
+from tests.replay.scripted import MS, Line, hello, named
 from tests.replay.server_playback.playing import LARGE, Play, kept
 
 NEXT = b"$JS.API.CONSUMER.MSG.NEXT.S.C"
@@ -153,7 +153,7 @@ def test_requests_that_have_ended_are_forgotten() -> None:
         play.send(1, pull(b"inb", b'{"expires":1000000}'))
         play.wait(MS)
     play.send(1, pull(b"inb"))
-    recorded = play.machine.conversation.connections[1]
+    recorded = play.machine.conversation.connections[named(1)]
     standing = play.machine._delivery.standing
     assert [one.open for one in standing.pulls[recorded.conn, (b"S", b"C")]] == [True]
     assert standing.deadline is None

@@ -58,7 +58,7 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_frame_of_a_sequential_reader_is_there_once(spark: SparkSession, capture: Path) -> None:
     """In the same order, with the wall clock of the capture."""
-    expected = [(one.conn, int(one.direction), one.data) for one in read_frames(open_capture(capture))]
+    expected = [(one.conn.number, int(one.direction), one.data) for one in read_frames(open_capture(capture))]
     frames = spark.read.format("natscap").option("payload", "-1").load(str(capture))
 
     rows = frames.orderBy("block_off", "idx").select("conn_id", "dir", "op", "subject", "t_ns").collect()

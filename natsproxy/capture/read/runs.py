@@ -1,0 +1,118 @@
+"""The runs of a capture: the lives of the recorders that wrote it, by time.
+
+A proxy that is started again records under another id, and so do proxies that record into one folder.  The
+headers of the segments tell to which run each belongs, and its place there; the names of the files and the
+order in which they are given do not count.
+
+Runs follow each other nearly always.  Those of several proxies go on at the same time: `by_time` merges them,
+and leaves the order of each run as its recorder wrote it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from operator import attrgetter
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from natsproxy.capture.read.segment import CaptureFile
+from natsproxy.errors import CaptureError
+
+T = TypeVar("T")
+_LAST: Final = 1 << 64
+"""A time behind all clocks."""
+
+
+class Head(NamedTuple):
+    """The header of a segment, as far as it tells its place.
+
+    number: that of the segment.  start: the wall clock (Unix ns) when it was begun.
+    """
+
+    path: Path
+    recorder: bytes
+    number: int
+    start: int
+
+
+class Run(NamedTuple):
+    """A run: its number, from 1, a time (wall clock, Unix ns) before its items, its segments in order."""
+
+    number: int
+    start: int
+    paths: tuple[Path, ...]
+
+
+def head_of(file: CaptureFile) -> Head:
+    """Return the head of an open segment."""
+    segment = file.segment
+    return Head(Path(segment.path), segment.recorder, segment.number, segment.wall)
+
+
+def heads(paths: Sequence[Path]) -> Iterator[Head]:
+    """Yield the heads of those segments that have one."""
+    for path in paths:
+        with suppress(CaptureError), CaptureFile(path) as file:  # whoever reads it tells of it
+            yield head_of(file)
+
+
+def runs_of(paths: Sequence[Path]) -> list[Run]:
+    """Return the runs of segments, the earliest first.
+
+    Segments whose header cannot be read are a run behind the others: who reads them finds out why.
+    """
+    if len(paths) == 1:
+        return [Run(1, 0, tuple(paths))]
+    segments = defaultdict[bytes, list[Head]](list)
+    for head in heads(paths):
+        segments[head.recorder].append(head)
+    for of_run in segments.values():
+        of_run.sort(key=attrgetter("number"))  # of equal ones the order is that of the paths
+    begun = [(_start(of_run[0]), recorder, of_run) for recorder, of_run in segments.items()]
+    runs = [
+        Run(number, start, tuple(head.path for head in of_run))
+        for number, (start, _, of_run) in enumerate(sorted(begun), 1)
+    ]
+    read = {path for run in runs for path in run.paths}
+    if rest := tuple(path for path in paths if path not in read):
+        runs.append(Run(len(runs) + 1, _LAST, rest))
+    return runs
+
+
+def _start(first: Head) -> int:
+    """Return the time of the first item of a run: after its segment was begun, if the clock was not set."""
+    with suppress(CaptureError), CaptureFile(first.path) as file:  # whoever reads the block tells of it
+        for ref in file.blocks():
+            return ref.summary.wall0 + ref.summary.t_first
+    return first.start
+
+
+def by_time(runs: Sequence[Run], read: Callable[[Run], Iterator[T]], wall: Callable[[T], int]) -> Iterator[T]:
+    """Yield what `read` yields of each run, by the wall clock; what is of one run stays in its order.
+
+    A run is read from its start on, so runs that follow each other are open one at a time.
+    """
+    if len(runs) == 1:
+        yield from read(runs[0])
+        return
+    waiting = deque(runs)
+    begun: list[tuple[int, int, T, Iterator[T]]] = []  # a heap of the next one of each run
+    while waiting or begun:
+        while waiting and (not begun or waiting[0].start <= begun[0][0]):
+            run = waiting.popleft()
+            source = read(run)
+            for first in source:
+                heapq.heappush(begun, (wall(first), run.number, first, source))
+                break
+        if not begun:
+            continue
+        _, number, found, source = begun[0]
+        yield found
+        for following in source:
+            heapq.heapreplace(begun, (wall(following), number, following, source))
+            break
+        else:
+            heapq.heappop(begun)
