@@ -17,6 +17,7 @@ Edits work on the bytes: `set_header` and `remove_header` touch the lines of tha
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,6 +27,9 @@ VERSION_LINE: Final = b"NATS/1.0"
 CRLF: Final = b"\r\n"
 BLANKS: Final = b" \t"
 _NAME: Final = re.compile(rb"[!-9;-~]+")
+_BLANK_LINE: Final = re.compile(rb"\n\r*(?:\n|\Z)")
+_BARE: Final = re.compile(rb"NATS/1\.0(?:[ \t]+)?\r\n\r\n")
+_LINES: Final = 256  # that are looked at in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +152,16 @@ def trace_span(block: bytes) -> tuple[int, int] | None:
     The server (since 2.11) reads this header by other rules than the rest (`server/msgtrace.go`): only behind
     a bare version line; a name is everything up to the next colon; a value of blanks alone does not count.
     """
-    at = len(VERSION_LINE + CRLF)
+    *_, last = trace_steps(block)
+    return last
+
+
+def trace_steps(block: bytes) -> Iterator[tuple[int, int] | None]:
+    """Look for what `trace_span` returns: yield None now and then meanwhile, and last what was found."""
+    at, lines = len(VERSION_LINE + CRLF), 0
     if TRACE_DEST not in block or not block.startswith(VERSION_LINE + CRLF):
-        return None
+        yield None
+        return
     while True:
         colon = block.find(b":", at)
         end = -1
@@ -160,11 +171,16 @@ def trace_span(block: bytes) -> tuple[int, int] | None:
                 start += 1
             end = block.find(CRLF, start)
         if end < 0:
-            return None
+            yield None
+            return
         stop = start + len(block[start:end].rstrip(BLANKS))
         if stop > start and block[at:colon] == TRACE_DEST:
-            return start, stop
+            yield start, stop
+            return
         at = end + 2
+        lines += 1
+        if lines % _LINES == 0:
+            yield None
 
 
 def trace_subject(block: bytes) -> bytes:
@@ -173,7 +189,11 @@ def trace_subject(block: bytes) -> bytes:
     The server checks this subject before the message's own.  To one that is not valid it publishes nothing,
     and then it neither checks nor traces.
     """
-    found = trace_span(block)
+    return traced_subject(block, trace_span(block))
+
+
+def traced_subject(block: bytes, found: tuple[int, int] | None) -> bytes:
+    """Return the same of what `trace_span` returns."""
     subject = b"" if found is None else block[found[0] : found[1]]
     return subject if is_valid_strict(subject) and not has_wildcard(subject) else b""
 
@@ -202,26 +222,48 @@ def _line(name: bytes, value: bytes) -> bytes:
     return name + b": " + value + CRLF
 
 
-def _spans(block: bytes, name: bytes) -> list[tuple[int, int]]:
-    """Return the places of the lines of `name`, line ends included; the version line is never one."""
-    spans: list[tuple[int, int]] = []
-    position = block.find(b"\n") + 1 if block.startswith(VERSION_LINE) else 0
-    while 0 <= position < len(block):
-        end = block.find(b"\n", position)
-        stop = len(block) if end < 0 else end + 1
-        if block[position:stop].strip(CRLF) == b"":
-            break
-        if block.startswith(name + b":", position):
-            spans.append((position, stop))
-        position = stop
-    return spans
+def _first_line(block: bytes, name: bytes) -> tuple[int, int]:
+    """Return the place of the first line of `name`, -1 for none, and the end of all headers.
+
+    The version line is never one, nor is what stands behind the blank line.
+    """
+    start = block.find(b"\n") + 1 if block.startswith(VERSION_LINE) else 0
+    end = _end_of_lines(block, start - 1) if start else max(0, _end_of_lines(b"\n" + block, 0) - 1)
+    if block.startswith(name + b":", start):
+        return start, end
+    at = block.find(b"\n" + name + b":", start, end)
+    return (-1 if at < 0 else at + 1), end
+
+
+def _end_of_lines(block: bytes, before: int) -> int:
+    """Return where the blank line begins, or the end; before: the place of a line end before it."""
+    usual = block.find(b"\n\r\n", before)
+    if usual >= 0 and block.find(b"\n\n", before, usual) < 0 and block.find(b"\n\r\r", before, usual) < 0:
+        return usual + 1
+    blank = _BLANK_LINE.search(block, before)
+    return len(block) if blank is None else blank.start() + 1
+
+
+def is_bare(block: bytes) -> bool:
+    """Tell whether a proper block has neither a status nor a header."""
+    return _BARE.fullmatch(block) is not None
+
+
+def _without(lines: bytes, name: bytes) -> bytes:
+    """Return whole lines without those of `name`; a block may be a megabyte of them."""
+    begin = name + b":"
+    if begin not in lines:
+        return lines
+    *ended, last = lines.split(b"\n")
+    kept = [line for line in ended if not line.startswith(begin)]
+    kept.append(b"" if last.startswith(begin) else last)
+    return b"\n".join(kept)
 
 
 def remove_header(block: bytes, name: bytes) -> bytes:
     """Return `block` without the lines of `name` (case counts); every other byte is kept."""
-    for start, stop in reversed(_spans(block, name)):  # from the end, so that the earlier places stay true
-        block = block[:start] + block[stop:]
-    return block
+    start, end = _first_line(block, name)
+    return block if start < 0 else block[:start] + _without(block[start:end], name) + block[end:]
 
 
 def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
@@ -233,12 +275,10 @@ def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
     line = _line(name, value)
     if not block:
         return VERSION_LINE + CRLF + line + CRLF
-    spans = _spans(block, name)
-    if spans:
-        for start, stop in reversed(spans[1:]):
-            block = block[:start] + block[stop:]
-        start, stop = spans[0]
-        return block[:start] + line + block[stop:]
+    start, end = _first_line(block, name)
+    if start >= 0:
+        stop = block.find(b"\n", start, end) + 1 or end
+        return block[:start] + line + _without(block[stop:end], name) + block[end:]
     # The new line stands before the blank one: nothing behind the blank line is a header.
     for ending in (b"\r\n\r\n", b"\n\n"):
         if block.endswith(ending):

@@ -10,9 +10,10 @@ Guarantees of the session to the rules
    A swap reaches the connections one after the other.  Each goes on under its old chain, all of it, until its
    turn, which comes between two of its frames: first `Chain.check` looks at its live subscriptions in slices,
    and those that may not go on end as they are found; then `bind` puts the new chain in force, all of it.
-2. It calls `decide` once per frame of interest, in stream order per direction, with the frame as received
-   (s2c: as the server sent it).  `decide` must not raise; if it does, the session closes that connection with
-   the rule named, and no other.
+2. It calls `decide`, or `steps` where a frame has long headers, once per frame of interest, in stream order
+   per direction, with the frame as received (s2c: as the server sent it).  They must not raise; if they do,
+   the session closes that connection with the rule named, and no other.  Between two steps it deals with the
+   other direction only, and swaps no chain.
 3. It calls `decide` before it sends the frame on.  The subscriptions in the view already hold a SUB that is
    being decided; the session removes it again if the decision does not pass it on.
 4. Times are nanoseconds of the proxy's one clock and never go back.
@@ -21,7 +22,7 @@ Guarantees of the session to the rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -228,6 +229,10 @@ class ConnectionRules(Protocol):
         """Return the decision on `frame`, or None to pass it untouched."""
         ...
 
+    def steps(self, direction: Direction, frame: Frame, now: int) -> Generator[None, None, Decision | None]:
+        """Make the same decision in steps, each of which takes little time."""
+        ...
+
     def renamed(self, subject: bytes) -> bytes | None:
         """Return the subject under which a client's publish would go on, None where chance decides."""
         ...
@@ -301,6 +306,10 @@ class _NoRules:
         return subject
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
+        return None
+
+    def steps(self, direction: Direction, frame: Frame, now: int) -> Generator[None, None, Decision | None]:
+        yield from ()
         return None
 
     def decisions(self, direction: Direction) -> object | None:

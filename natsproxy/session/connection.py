@@ -248,9 +248,9 @@ class ConnectionState:
                 [sub.sid, sub.subject, sub.queue, sub.max, self.delivered(sub)] for sub in self.subs.values()
             ],
             "ordinals": {
-                "c2s_in": c2s.scanner.ordinal,
+                "c2s_in": c2s.next_in,
                 "c2s_out": c2s.out_next,
-                "s2c_in": s2c.scanner.ordinal,
+                "s2c_in": s2c.next_in,
                 "s2c_out": s2c.out_next,
             },
             "open": {"client": self.address, "ordinal": self.ordinal, "key": self.key, **self.login()},

@@ -8,7 +8,8 @@ decided at its control line, its bytes follow as `Body`, its record is written w
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from natsproxy.capture.format.records import Flags
 from natsproxy.rules.interface import Decision
@@ -24,6 +25,14 @@ from natsproxy.wire.ops import Direction, Op, op_of
 from natsproxy.wire.scanner import Scanner
 
 
+class Deciding(NamedTuple):
+    """A frame on which the rules are about to decide, in steps.  ordinal: its number."""
+
+    frame: Frame
+    ordinal: int
+    steps: Iterator[None]
+
+
 class DirectionPipe:
     """One direction of one session.
 
@@ -31,7 +40,8 @@ class DirectionPipe:
     pending: a call reached its limit while the scanner had more.  waiting: its last frame is being checked;
     those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
     which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
-    gone, not yet recorded.  open: the frame whose payload is still coming.  later: frames of ours that wait
+    gone, not yet recorded.  deciding: the frame on which a decision was begun and not made: those behind it
+    wait.  open: the frame whose payload is still coming.  later: frames of ours that wait
     for its end.  owed: bytes that fences take, and the answers that wait for them.  unread: bytes of a
     connection that is gone that came, and that no call has come to.
     """
@@ -52,6 +62,7 @@ class DirectionPipe:
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = self._charged = 0
         self.open: OpenFrame | None = None
+        self.deciding: Deciding | None = None
         self.later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
         self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
 
@@ -75,6 +86,11 @@ class DirectionPipe:
     def passed_on(self) -> bool:
         """True if the sender's stream is over, and all of its bytes that go on have gone."""
         return self.ended and not (self.pending or self.outbox.bytes)
+
+    @property
+    def next_in(self) -> int:
+        """The ordinal of the next frame to be dealt with."""
+        return self.scanner.ordinal if self.deciding is None else self.deciding.ordinal
 
     @property
     def out_next(self) -> int:
@@ -300,6 +316,10 @@ class DirectionPipe:
 
         Bytes that no call has come to are as if they had not been read.
         """
+        if self.deciding is not None:
+            frame, ordinal, _ = self.deciding
+            self.deciding = None
+            self.drop(frame, ordinal, now, UNSENT)
         self._cut_open(now)
         if self.pending:
             self.unread = len(self.scanner.rest())
@@ -339,6 +359,8 @@ class DirectionPipe:
     def charge(self) -> None:
         """Charge the bytes held here to the budget, after a read or a release."""
         held = self.scanner.held + self.outbox.bytes + self.owed
+        if self.deciding is not None:
+            held += self.deciding.frame.end - self.deciding.frame.start
         if self.open is not None:
             held += len(self.open.tail)
         self._budget.used += held - self._charged

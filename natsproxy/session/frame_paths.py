@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.rules.interface import BatchResult, FastPathFunction
-from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.rules.interface import BatchResult, Decision, FastPathFunction
+from natsproxy.session.direction_pipe import Deciding, DirectionPipe
 from natsproxy.session.handlers import HANDLERS, Handlers
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import FIRST_STOPPED, OVER, Phase
-from natsproxy.session.work_limit import WorkLimit
+from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
 
+LONG: Final = 16_384  # bytes of headers from which on a decision is made in steps
 MOST: Final = 1024  # neighbouring frames that are dealt with together
 _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
 
@@ -34,15 +35,45 @@ class FramePaths:
 
     # -- the general path
 
-    def general(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        """Deal with one frame; ordinal: its number in its direction."""
+    def general(
+        self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int, limit: WorkLimit = UNLIMITED_WORK
+    ) -> None:
+        """Deal with one frame; ordinal: its number in its direction.
+
+        Where the limit is reached during the decision on long headers, `pipe.deciding` says so.
+        """
         handler = HANDLERS.get((pipe.direction, frame.op))
         if handler is not None and not handler(self._handlers, pipe, frame, ordinal, now):
             return
         if pipe.swallowing and self._swallowed(pipe, frame, ordinal, now):
             return
+        if frame.header_size > LONG:
+            pipe.deciding = Deciding(frame, ordinal, self._runner.steps(pipe, frame, now))
+            self.go_on(pipe, now, limit)
+        else:
+            self._decided(pipe, frame, ordinal, self._runner.decide(pipe, frame, now), now)
+
+    def go_on(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
+        """Go on with a decision that is made in steps, up to the limit."""
+        assert pipe.deciding is not None
+        frame, ordinal, steps = pipe.deciding
+        decision: Decision | None = None
+        try:
+            while True:
+                next(steps)
+                if limit.reached():
+                    return
+        except StopIteration as done:
+            decision = done.value
+        except Exception as error:  # as in `RuleRunner.decide`
+            self._runner.failed(frame, error, now)
+        pipe.deciding = None
+        self._decided(pipe, frame, ordinal, decision, now)
+
+    def _decided(
+        self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision | None, now: int
+    ) -> None:
         runner = self._runner
-        decision = runner.decide(pipe, frame, now)
         if self._state.phase is OVER:
             return
         if decision is not None:
@@ -109,8 +140,10 @@ class FramePaths:
                 self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)
                 at = result.stop
             if at < len(frames) and self._state.phase is not OVER:
-                self.general(pipe, frames[at], first + at, now)
+                self.general(pipe, frames[at], first + at, now, limit)
                 at += 1
+                if pipe.deciding is not None:
+                    break
         pipe.scanner.untake(frames[at:])
 
     def _batch_results(

@@ -7,6 +7,7 @@ no other.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import NamedTuple
 
 from natsproxy.errors import NatsproxyError, place_of
@@ -158,6 +159,12 @@ class RuleRunner:
         except Exception as error:
             self.failed(frame, error, now)
             return None
+
+    def steps(self, pipe: DirectionPipe, frame: Frame, now: int) -> Generator[None, None, Decision | None]:
+        """Make the same decision in steps."""
+        if frame.sid in self._deliveries.resubscribing:
+            return self.decide(pipe, frame, now)
+        return (yield from self.rules.steps(pipe.direction, frame, now))
 
     def failed(self, frame: Frame, error: Exception, now: int) -> None:
         """End this connection because a rule raised an exception."""

@@ -212,7 +212,10 @@ class Session:
             pipe.scanner.feed(data)
         if direction == C2S and self._first_frames.special and not pipe.waiting:
             self._first_frames.take(pipe, now)
-        if not (pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
+        if pipe.deciding is not None:
+            self._paths.go_on(pipe, now, limit)
+            pipe.pending = pipe.deciding is not None
+        if not (pipe.pending or pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
             self._scan(pipe, now, limit, TOGETHER if 0 < len(data) <= SHORT else 0)
         pipe.flush(now)
         self._runner.emit_fired()
@@ -245,7 +248,7 @@ class Session:
             elif isinstance(segment, Frame):
                 fastpath = paths.fastpath(pipe)
                 if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
-                    paths.general(pipe, segment, first, now)
+                    paths.general(pipe, segment, first, now, limit)
                 else:
                     paths.neighbours(pipe, segment, first, now, limit)
             elif isinstance(segment, Body):
@@ -258,7 +261,12 @@ class Session:
                 break
             # Not `first` plus the frames taken: `neighbours` may have given some back.
             first = scanner.ordinal
-            over = first >= stop or pipe.waiting or (first - begin >= least and limit.reached())
+            over = (
+                first >= stop
+                or pipe.waiting
+                or pipe.deciding is not None
+                or (first - begin >= least and limit.reached())
+            )
             if over and not pipe.unframed:
                 # The scanner has read one frame ahead, and rules may change before the next call.
                 scanner.untake([])
@@ -340,7 +348,8 @@ class Session:
 
         Where the limit is reached first, `chain` is still the old one: the next call goes on from there.
         """
-        if not self.over:
+        # A frame that is being decided on is decided on by the rules that have begun it.
+        if not self.over and not any(pipe.deciding for pipe in self.pipes):
             self._runner.swap(chain, now, limit)
         if self.chain is chain and self.pipes[S2C].unframed:
             self._unframed.refuse()

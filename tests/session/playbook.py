@@ -10,6 +10,7 @@ Every look takes those bytes away, so a transcript that is asserted line by line
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from natsproxy.capture.format.records import Frames
@@ -154,6 +155,11 @@ class OneRule:
     def __post_init__(self) -> None:
         interest = Interest((Clause(self.ops, self.need, self.match),))
         self.interest = (interest, interest)
+
+    def steps(self, direction: Direction, frame: Frame, now: int) -> Generator[None, None, Decision | None]:
+        """Decide in one step."""
+        yield from ()
+        return self.decide(direction, frame, now)
 
     def decisions(self, direction: Direction) -> object | None:
         """Return nothing: each frame is decided on."""

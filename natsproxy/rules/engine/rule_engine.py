@@ -7,12 +7,14 @@ subject, selector, gate, action, and the verdict goes into a `DecisionBuilder`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from natsproxy.events import PASSED, Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
-from natsproxy.protocol.headers import trace_subject
+from natsproxy.protocol.header_block import HeaderBlock
+from natsproxy.protocol.headers import trace_steps, traced_subject
 from natsproxy.protocol.permissions import may_arm
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.engine.decision_builder import DecisionBuilder
@@ -27,20 +29,31 @@ from natsproxy.rules.model.roles import PUBS, TRANSLATION, OpenRequests
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.seeded_random import Draws
+from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
 from natsproxy.rules.rewriting.frames import FrameRewriter
 from natsproxy.rules.rewriting.trace import RewriteTrace
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
+T = TypeVar("T")
+Steps = Generator[None, None, T]
 
-class _Context(NamedTuple):
-    """One frame with its direction and time (ns).  raw: as the server sent it (s2c), where that differs."""
+
+@dataclass(slots=True)
+class _Context:
+    """One frame with its direction and time (ns).
+
+    raw: as the server sent it (s2c), where that differs.  headers: read once, for all rules.  traced: the
+    subject of the trace that it asks for, None where nobody has looked.
+    """
 
     direction: Direction
     frame: Frame
     raw: Frame | None
     now: int
+    headers: HeaderBlock | None = None
+    traced: bytes | None = None
 
     def builder(self) -> DecisionBuilder:
         """Return a builder in which no rule has acted yet."""
@@ -144,16 +157,26 @@ class RuleEngine:
 
     def decide(self, direction: Direction, frame: Frame, now: int) -> Decision | None:
         """Return the decision on a frame, None to pass it untouched."""
-        builder = self._c2s(frame, now) if direction == C2S else self._s2c(frame, now)
+        steps = self.steps(direction, frame, now)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                decided: Decision | None = done.value
+                return decided
+
+    def steps(self, direction: Direction, frame: Frame, now: int) -> Steps[Decision | None]:
+        """Make the decision on a frame in steps, between which other work may be done."""
+        builder = yield from self._c2s(frame, now) if direction == C2S else self._s2c(frame, now)
         return None if builder is None else builder.decision()
 
-    def _c2s(self, frame: Frame, now: int) -> DecisionBuilder | None:
+    def _c2s(self, frame: Frame, now: int) -> Steps[DecisionBuilder | None]:
         index, rewriter = self.index, self.index.rewriter
         if frame.op == Op.SUB and self.alters_delivery:
             self._view.count_sid(frame.sid)
         if rewriter is not None or index.request_need:
             self._open_request(frame)
-        builder = self._evaluate(C2S, frame, now)
+        builder = yield from self._evaluate(_Context(C2S, frame, None, now))
         if frame.op == Op.SUB and index.filters:
             self._subscribed(frame, passes=builder is None or not builder.over)
         if rewriter is None or (builder is not None and builder.over):
@@ -180,17 +203,18 @@ class RuleEngine:
         if passes and sub is not None and sub.queue == queue:  # else the server ignores it: the sid is in use
             self._deliveries.subscribed(frame.sid, queue)
 
-    def _s2c(self, frame: Frame, now: int) -> DecisionBuilder | None:
+    def _s2c(self, frame: Frame, now: int) -> Steps[DecisionBuilder | None]:
         rewriter = self.index.rewriter
         if rewriter is None:
-            return self._evaluate(S2C, frame, now, frame)
+            return (yield from self._evaluate(_Context(S2C, frame, frame, now)))
         self._fastpath.count_rewritten()
         trace = RewriteTrace(self._states, S2C, frame.subject, now)
         restored = rewriter.restore(frame, self._view, self._requests, trace)
-        builder = self._evaluate(S2C, restored, now, frame)
+        context = _Context(S2C, restored, frame, now)
+        builder = yield from self._evaluate(context)
         if builder is None and restored is frame:
             return None
-        builder = builder or _Context(S2C, restored, frame, now).builder()
+        builder = builder or context.builder()
         trace.subject = restored.subject
         builder.firings[:0] = trace.firings()  # rewriting comes first on the way to the client
         return builder
@@ -233,40 +257,59 @@ class RuleEngine:
             upstream = frame.reply if rewriter is None else rewriter.reply(frame.reply)
             self._requests.open(frame.reply, upstream, waiters, need, self._view)
 
-    def _evaluate(
-        self, direction: Direction, frame: Frame, now: int, raw: Frame | None = None
-    ) -> DecisionBuilder | None:
+    def _evaluate(self, context: _Context) -> Steps[DecisionBuilder | None]:
         """Run the rules over a frame; None when none of them acted."""
-        rules = self.index.rules[direction]
+        direction, frame = context.direction, context.frame
+        rules, states = self.index.rules[direction], self._states
         places: Iterable[int] = self.index.candidates(direction, frame.op, frame.subject)
         if direction == C2S and frame.op == Op.HPUB and self.index.traced:
-            places = self._judging(frame, places)
+            places = yield from self._judging(context, places)
         # Rules about answers are found by the open request: the index knows no reply subjects.
         if direction == S2C and len(self._requests):
             waiters = self._requests.waiters(frame.subject)
             if waiters:
                 waiting = {place for place, rule in enumerate(rules) if rule in waiters}
                 places = sorted({*places, *waiting})
-        context = _Context(direction, frame, raw, now)
         builder: DecisionBuilder | None = None
         for place in places:
-            builder = self._run_rule(self._states[rules[place]], context, builder)
+            state = states[rules[place]]
+            if frame.header_size and state.dynamic:
+                yield from self._read_headers(state.rule.selector, context)
+            builder = self._run_rule(state, context, builder)
+            if frame.header_size:  # the work of one rule grows with them
+                yield
         return builder
 
-    def _judging(self, frame: Frame, places: Iterable[int]) -> Iterable[int]:
+    def _judging(self, context: _Context, places: Iterable[int]) -> Steps[Iterable[int]]:
         """Add the rules that judge the subject of the trace that a publish asks for."""
-        headers = frame.headers
-        if len(headers) < frame.header_size:
+        headers, found = context.frame.headers, None
+        if len(headers) < context.frame.header_size:
             return sorted({*places, *self.index.traced})
-        traced = trace_subject(headers)
-        return sorted({*places, *self.index.tracing(traced)}) if traced else places
+        for found in trace_steps(headers):  # noqa: B007 (the last one is the answer)
+            yield
+        context.traced = traced_subject(headers, found)
+        return sorted({*places, *self.index.tracing(context.traced)}) if context.traced else places
+
+    def _read_headers(self, selector: Selector, context: _Context) -> Steps[None]:
+        """Read the headers that a selector asks for; it finds the answers ready then."""
+        frame = context.frame
+        if not (selector.headers or selector.statuses) or _available(frame) < Need.HEADERS:
+            return
+        block = context.headers
+        if block is None:
+            block = context.headers = HeaderBlock(frame.headers, self.index.header_names)
+        while not block.read_on():
+            yield
+        for name, glob in selector.headers:
+            while not block.look_on(name, glob):
+                yield
 
     def _run_rule(
         self, state: RuleState, context: _Context, builder: DecisionBuilder | None
     ) -> DecisionBuilder | None:
         """Run one rule over a frame that op and subject selected."""
         rule, action = state.rule, state.action
-        direction, frame, _, now = context
+        direction, frame, now = context.direction, context.frame, context.now
         if state.need > Need.LINE and state.need > _available(frame):
             return self._too_large(state, context, builder)
         if not self._selects(state, context):
@@ -276,7 +319,7 @@ class RuleEngine:
         verdict: Verdict | None = None
         if action_first:
             uncounted = Draws(state.random(direction), 0)
-            verdict = action.act(frame, Hit(direction, now, 0, uncounted, self._view))
+            verdict = action.act(frame, Hit(direction, now, 0, uncounted, self._view, context.traced))
             if verdict is None:
                 return builder
         m = state.count(direction)
@@ -301,7 +344,7 @@ class RuleEngine:
         selector = state.rule.selector
         if selector.side == "server" and not self._selects_on_server_side(state.rule, context):
             return False
-        return not state.dynamic or selector.admits(context.frame, self._view)
+        return not state.dynamic or selector.admits(context.frame, self._view, context.headers)
 
     def _selects_on_server_side(self, rule: Rule, context: _Context) -> bool:
         """Tell whether a `side = "server"` rule selects the server's subject of a frame."""

@@ -73,13 +73,15 @@ class RuleIndex:
 
     everything, present: all of them, in order and as a set.  requesting: the rules about answers, which an
     earlier request selects.  timed: those with a time that counts from when they come into force on a
-    connection.  traced: the places (c2s) of those that judge the subjects of traces.
+    connection.  header_names: the headers that selectors ask for.  traced: the places (c2s) of the rules that
+    judge the subjects of traces.
     """
 
     def __init__(self, rules: tuple[Rule, ...], rewriter: FrameRewriter | None) -> None:
         self.rewriter = rewriter
         self.everything = rules
         self.present = frozenset(rules)
+        self.header_names = frozenset(name for rule in rules for name, _ in rule.selector.headers)
         self.timed = tuple(rule for rule in rules if rule.gate.between is not None)
         self.links = tuple(rule for rule in rules if isinstance(rule.action, LinkAction))
         framed = [rule for rule in rules if rule.selector.ops]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.protocol.headers import parse, remove_header, set_header
+from natsproxy.protocol.headers import is_bare, remove_header, set_header
 from natsproxy.rules.file import values
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
 from natsproxy.rules.model.selector import MESSAGES, Selector
@@ -38,10 +38,8 @@ class HeaderChange(Action):
                 block = set_header(block, name, value)
         if block == before:
             return None
-        found = parse(block)
         # A block without any header left goes: the frame becomes one without headers.
-        empty = not found.pairs and not found.code and not found.odd
-        return Replace(encode.with_payload(frame, headers=b"" if empty else block))
+        return Replace(encode.with_payload(frame, headers=b"" if is_bare(block) else block))
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

@@ -70,12 +70,12 @@ class PermissionMap(Action):
         return self._deliver(frame, hit)
 
     def _publish(self, frame: Frame, hit: Hit) -> Verdict | None:
-        headers = frame.headers
-        if len(headers) < frame.header_size:
+        if frame.end - frame.line_end < frame.header_size:
             return Close("permissions cannot judge headers that are larger than the rule buffer")
-        traced = trace_subject(headers) if headers else b""
-        if traced and not self._may_publish(traced, hit.now):
-            return Deny(publish_denied(traced))
+        if frame.header_size:
+            traced = trace_subject(frame.headers) if hit.traced is None else hit.traced
+            if traced and not self._may_publish(traced, hit.now):
+                return Deny(publish_denied(traced))
         return None if self._may_publish(frame.subject, hit.now) else Deny(publish_denied(frame.subject))
 
     def _may_publish(self, subject: bytes, now: int) -> bool:

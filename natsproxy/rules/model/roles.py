@@ -71,7 +71,10 @@ def _is_ack(frame: Frame) -> bool:
 
 def _status(code: int, description: bytes = b"") -> Callable[[Frame], bool]:
     def matches(frame: Frame) -> bool:
-        found = parse_headers(frame.headers)
+        # The first line alone: there may be a megabyte of others.
+        start, stop = frame.line_end, min(frame.end, frame.line_end + frame.header_size)
+        end = frame.buffer.find(b"\n", start, stop) + 1
+        found = parse_headers(frame.buffer[start : end or stop])
         return found.status == code and found.description.startswith(description)
 
     return matches

@@ -46,13 +46,18 @@ class Stage(IntEnum):
 
 
 class Hit(NamedTuple):
-    """One match that the gate let through.  now: its time (ns).  m: its number, from 1."""
+    """One match that the gate let through.
+
+    now: its time (ns).  m: its number, from 1.  traced: the subject of the trace that a publish asks for,
+    None where nobody has looked.
+    """
 
     direction: Direction
     now: int
     m: int
     draws: Draws
     view: View
+    traced: bytes | None = None
 
     def draw(self, k: int = 0) -> float:
         """Return the action's k-th draw for this match, in (0, 1)."""

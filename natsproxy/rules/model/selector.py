@@ -22,7 +22,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
 from natsproxy.addresses import split_host_port
-from natsproxy.protocol.headers import parse as parse_headers
+from natsproxy.protocol.header_block import HeaderBlock
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.roles import ROLES, Role
@@ -133,8 +133,10 @@ class Selector:
             or self.max_size is not None
         )
 
-    def admits(self, frame: Frame, view: View) -> bool:
+    def admits(self, frame: Frame, view: View, headers: HeaderBlock | None = None) -> bool:
         """Tell whether queue, size, headers, status and role of a frame match.
+
+        headers: its block, where somebody has read it.
 
         Direction, op and subject are not checked: `RuleIndex.candidates` has done that.
         """
@@ -142,7 +144,7 @@ class Selector:
             return False
         if self.queues is not None and not self._queue(frame, view):
             return False
-        if (self.headers or self.statuses) and not self._headers(frame):
+        if (self.headers or self.statuses) and not self._headers(frame, headers):
             return False
         return self.role is None or self.role.admits(frame)
 
@@ -153,20 +155,14 @@ class Selector:
             queue = sub.queue
         return bool(queue) and any(matches(pattern, queue) for pattern in self.queues or ())
 
-    def _headers(self, frame: Frame) -> bool:
-        block = frame.headers
-        if not block:
+    def _headers(self, frame: Frame, block: HeaderBlock | None) -> bool:
+        if not frame.header_size:
             return False
-        found = parse_headers(block)
-        if self.statuses and found.status not in self.statuses:
+        if block is None:
+            block = HeaderBlock(frame.headers, {name for name, _ in self.headers})
+        if self.statuses and block.status not in self.statuses:
             return False
-        return all(
-            any(
-                glob is None or fnmatchcase(value.decode("utf-8", "replace"), glob)
-                for value in found.all(name)
-            )
-            for name, glob in self.headers
-        )
+        return all(block.has(name, glob) for name, glob in self.headers)
 
     def parts(self) -> list[Selector]:
         """Return the conditions that op and subject do not decide, each as a selector of its own."""
