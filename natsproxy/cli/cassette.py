@@ -14,7 +14,7 @@ import trio
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
-from natsproxy.cli.paths import FilePath
+from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
 from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.legs import legs
@@ -89,6 +89,8 @@ def run(
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
     server = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
+    if plays(capture, parse_mode(mode)):
+        tell_continuation(capture)
     stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, list(command), timeout))
     # Frames that a program did not send are no cause of its own failure, nor of its end before its time.
     missed = strict if outcome.code == 0 else False

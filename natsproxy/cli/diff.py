@@ -8,8 +8,9 @@ from typing import Final
 
 import click
 
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.match_options import ignore_options
-from natsproxy.cli.paths import FilePath, tell_others
+from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.cli.table import show_table
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
@@ -37,7 +38,8 @@ def diff(recorded: Path, observed: Path, ignore: Ignore, as_json: bool, everythi
     natsproxy capture diff before.ncap after.ncap --ignore-json /ts --json
     """
     for path in (recorded, observed):
-        tell_others(path)
+        if (text := open_capture(path, tell_lost).copies) is not None:
+            tell_lost(text)
     report = compare(recorded, observed, ignore)
     show(report, as_json=as_json, everything=everything)
     raise SystemExit(Exit.OK if report.same else Exit.FOUND_WRONG)

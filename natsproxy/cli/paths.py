@@ -29,7 +29,7 @@ def tell_lost(text: str) -> None:
     click.echo(f"Warning: {printable(text)}", err=True)
 
 
-def tell_others(path: Path) -> None:
-    """Print a sentence where files that are not read, or not twice, belong to a capture."""
-    if (text := open_capture(path, tell_lost).copies) is not None:
-        tell_lost(text)
+def tell_continuation(path: Path) -> None:
+    """Print a sentence where a recording goes on in a file that is not read."""
+    if path.is_file():  # a folder, or a pattern, is a whole recording
+        open_capture(path, tell_lost)

@@ -18,7 +18,7 @@ from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.match_options import ignore_options, match_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
-from natsproxy.cli.paths import FilePath, tell_others
+from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
 from natsproxy.config.legs import legs
 from natsproxy.config.settings import ProxySettings
@@ -101,7 +101,7 @@ def to_client(
     natsproxy replay to-client traffic.ncap --match-on subject,body --ignore-json 'orders.> /ts'
     natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
-    tell_others(capture)
+    tell_continuation(capture)
     found, stalled = None, ""
     behind = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=behind)

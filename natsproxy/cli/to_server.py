@@ -24,7 +24,7 @@ from natsproxy.cli.params import (
     report_options,
     show_facts,
 )
-from natsproxy.cli.paths import FilePath, tell_others
+from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
 from natsproxy.config.legs import legs
 from natsproxy.config.settings import ProxySettings
@@ -97,7 +97,7 @@ def to_server(
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222 --speed max --report
     natsproxy replay to-server traffic.ncap --dry-run
     """
-    tell_others(capture)
+    tell_continuation(capture)
     if dry_run:
         show_facts(examine(capture), as_json)
         return

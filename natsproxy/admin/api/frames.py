@@ -76,7 +76,6 @@ SHAPES: Final = {
             "changes": items(
                 fields(
                     {
-                        "run": whole("The run of the recorder, in captures; 1 here."),
                         "conn": whole("The number of the connection."),
                         "client": text("The client's name."),
                         "change": text("What it did.", enum=["opened", "closed"]),
