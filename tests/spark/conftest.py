@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.kit.captures import write
 from tests.spark.generated_traffic import Conversation, record
 from tests.spark.hop_captures import in_a_row, restarted
 from tests.spark.known_conversation import write_known_conversation
 from tests.spark.odd_captures import binary, damaged, skewed
+from tests.spark.shared_replies import hostile, slow_and_fast
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,8 +83,8 @@ class Known:
     """Captures whose answers are known, and their tables, each computed once.
 
     They are read as one: the known conversation, the golden captures, generated traffic in small blocks,
-    two proxies in a row, payloads that are no text, skew and damage, in an order and a split that have
-    nothing to do with those of the recording.
+    two proxies in a row, payloads that are no text, shared reply subjects, skew and damage, in an order
+    and a split that have nothing to do with those of the recording.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -90,6 +92,7 @@ class Known:
 
         self.conversation_capture = write_known_conversation(folder / "story.ncap")
         self.conversation = Conversation(100)
+        self.hostile, self.hostile_capture = hostile(0), folder / "hostile.ncap"
         golden = sorted((Path(__file__).parents[2] / "recordings").glob("*.ncap"))
         self.captures = [
             self.conversation_capture,
@@ -98,6 +101,8 @@ class Known:
             *in_a_row(folder),
             *restarted(folder),
             binary(folder / "binary.ncap"),
+            slow_and_fast(folder / "shared.ncap"),
+            write(self.hostile_capture, self.hostile.items().items),
             skewed(folder / "skewed.ncap"),
             damaged(folder / "damaged.ncap"),
         ]

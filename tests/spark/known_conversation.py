@@ -235,8 +235,12 @@ def _tapped(s: Conversation) -> None:
         s.send(t, ASKER, pub(b"svc.tapped " + reply, b"q"))
         for place, conn in enumerate(conns, 1):
             s.receive(t + place * 0.125, conn, msg(reply, b"9", b"a"))
-    for t in (776, 777, 778):
-        passes(t, b"r.copied", t + 3.25, t + 3, t + 6, t + 9, t + 10)
+    for t in (
+        776,
+        778,
+        780,
+    ):  # asked before the last reply has come
+        passes(t, b"r.copied", t + 1.75, t + 1.5, t + 1.75, t + 2.25, t + 2.5)
 
 
 def _jetstream(s: Conversation) -> None:

@@ -5,14 +5,8 @@ responder, 3 the reply arrives (its subject), 4 it is delivered to the requester
 subject is a leg of two exchanges: the one that it opens, and the one that it may answer.  Legs pair within
 their recorder: two proxies in a row record the same exchange, each with its own four times.
 
-The requests of a reply subject that is used again are numbered by time (`turn`).  Where a leg is there as
-often as the request, and never earlier than its own, they pair first in, first out: a client may send several
-requests before the first reply comes.  Otherwise each belongs to the latest request before it, as long as no
-sign says that requests waited in a row: a reply before the first request, several replies to a request after
-one that got none, several replies of which the first came after more than two requests.  With such a sign it
-is unknown which request a reply belongs to, for all requests of that reply subject: their outcome is
-`unknown`, and they have no times but their own.  So a request with many replies, and one that is made again
-after a time-out, keep their rows.
+The requests of a reply subject that is used again are told apart by what was recorded of their responders
+(`turns.py`).  Where that does not decide, their outcome is `unknown`: no time and no responder is guessed.
 
 A subscriber to `>` gets copies of all requests and replies.  A reply is delivered on the requester's own
 connection, a request on that of the client that replies; deliveries elsewhere count where there is none.  The
@@ -47,6 +41,7 @@ from natsproxy.spark.tables.base import (
     when,
     with_text,
 )
+from natsproxy.spark.tables.turns import KEY, turns
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """Returns rows that are used several times, computed once."""
@@ -60,13 +55,16 @@ _PULL = (
     rf"OR (startswith(subject, '{ACK}') AND coalesce({payload_begins(b'+NXT')}, false)))"
 )
 _REPLY = "leg = 4 AND NOT (status <=> 503)"
-_AGAIN = (
-    "pulls = 0 AND uses <= {most} AND (uses > 1 OR coalesce(reached <> answered, false) "
-    "OR coalesce(nearest <> farthest, false) OR coalesce(t4 < t1, false))"
-)
-"""The reply subjects whose legs have to be looked at one by one: see `_turns`."""
-_KEY = ("recorder", "k")
-"""The key of an exchange: its recorder and its reply subject."""
+_SOMEBODYS = "(leg = 6 AND NOT (status <=> 503))"
+"""A reply of which nobody knows the request: it counts, and tells nothing else."""
+_AGAIN = """
+CASE WHEN pulls = 0 AND uses <= {most} AND (uses > 1 OR t4 < t1) THEN 'mixed'
+WHEN pulls = 0 AND uses = 1 AND (reached <> answered OR nearest <> farthest) THEN 'copied' END
+"""
+"""The reply subjects whose frames have to be looked at again.
+
+mixed: each frame may be of one of several requests (`turns.py`).  copied: others got frames of one too.
+"""
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
 """The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""
 _FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
@@ -118,6 +116,7 @@ def legs(frames: DataFrame) -> DataFrame:
             "in_ordinal",
             "recorder",
             "conn_id",
+            "sid",
             "dir",
             "subject",
             "reply",
@@ -125,11 +124,20 @@ def legs(frames: DataFrame) -> DataFrame:
             F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
             F.expr(_PULL).alias("pull"),
             F.expr(f"if({_IS_JSON}, {TEXT}, NULL)").alias("body"),
+            F.expr("t_ns + if(dir = 0, delay_ns, 0)").alias("wire_ns"),
+            F.expr("dir = 0 AND out_ordinal IS NOT NULL").alias("sent"),
+            F.xxhash64("headers", "size", "payload").alias("same"),
             F.expr(_SIDES).alias("side"),
         )
     )
-    rows = rows.withColumns({"k": F.expr("if(side = 1, reply, subject)"), "leg": F.expr("side + dir")})
-    return rows.where(~F.col("k").startswith(ACK)).drop("side", "dir", "reply")
+    rows = rows.withColumns(
+        {
+            "content": F.expr("xxhash64(if(side = 1, subject, ''), same)"),
+            "k": F.expr("if(side = 1, reply, subject)"),
+            "leg": F.expr("side + dir"),
+        }
+    )
+    return rows.where(~F.col("k").startswith(ACK)).drop("side", "dir", "reply", "same")
 
 
 def _aggregates(own: str) -> list[Column]:
@@ -149,7 +157,7 @@ def _aggregates(own: str) -> list[Column]:
         F.expr("count_if(leg = 1 AND pull)").alias("pulls"),
         F.expr(f"count_if(leg = 1 AND {own})").alias("requests"),
         F.expr("count_if(leg IN (2, 5))").alias("deliveries"),
-        F.expr(f"count_if({_REPLY})").alias("replies"),
+        F.expr(f"count_if({_REPLY} OR {_SOMEBODYS})").alias("replies"),
         F.expr("count_if(leg = 1 AND for_jetstream)").alias("marked"),
         _from_reply(_ERRED, _number("err_code", "int")).alias("err_code"),
         _from_reply(_ERRED, F.xxhash64(F.expr(_ERROR))).alias("error_id"),
@@ -170,7 +178,7 @@ def paired(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Da
     counts = {"uses": "leg = 1", "own_deliveries": f"leg = 2 AND {own}", "own_replies": f"{_REPLY} AND {own}"}
     once = (
         legs(frames)
-        .groupBy(*_KEY)
+        .groupBy(*KEY)
         .agg(
             *whole,
             *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()),
@@ -182,25 +190,27 @@ def paired(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Da
     if keep is not None:
         once = keep(once)
     once = once.withColumn("again", F.expr(_AGAIN.format(most=TURNS_MAX)))
-    again = once.where("again").select(*_KEY, "uses")
     # A row of several requests counts deliveries and replies by their own times.
     rows = (
-        once.where("NOT again")
+        once.where("again IS NULL")
         .withColumns(
             {
                 **{name: F.expr(f"if(uses > 1, own_{name}, {name})") for name in ("deliveries", "replies")},
                 "turn": F.lit(1).cast("bigint"),
                 "shared": F.expr("uses > 1"),
                 "unknown": F.lit(False),
-                "unserved": F.lit(False),
             }
         )
         .drop("own_deliveries", "own_replies", "uses", "nearest", "farthest", "again")
     )
-    number = 1 if keep is None else again.limit(BROADCAST_MAX + 1).count()
-    if number:
-        again = F.broadcast(again) if number <= BROADCAST_MAX else again
-        rows = rows.unionByName(_one_by_one(frames, again, whole))
+    for kind, told_apart in (("mixed", turns), ("copied", _first_hand)):
+        again = once.where(f"again = '{kind}'").select(*KEY, "uses", "requester", "answered")
+        number = 1 if keep is None else again.limit(BROADCAST_MAX + 1).count()
+        if number:
+            again = F.broadcast(again) if number <= BROADCAST_MAX else again
+            by_turn = told_apart(legs(frames).join(again, [*KEY])).groupBy(*KEY, "turn", "uses")
+            found = by_turn.agg(*whole, F.max("unknown").alias("unknown"))
+            rows = rows.unionByName(found.withColumn("shared", F.expr("uses > 1")).drop("uses"))
     replying = once.where("answered IS NOT NULL").select("recorder", "answered").distinct()
     for name in ("reached", "reached_last"):
         those = replying.withColumns({name: F.col("answered"), f"{name}_replies": F.lit(True)}).drop(
@@ -210,54 +220,15 @@ def paired(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Da
     return rows.where("requests > 0")
 
 
-def _one_by_one(frames: DataFrame, again: DataFrame, whole: list[Column]) -> DataFrame:
-    """Return one row per request of some reply subjects.
+def _first_hand(legs: DataFrame) -> DataFrame:
+    """Return the legs of reply subjects of one request each, without replies that only others got.
 
-    unknown: the replies may belong to other requests.  unserved: so may the other legs of the responder.
+    Deliveries to others than the one that replied are leg 5.  requester, answered: of the request.
     """
-    got = [F.expr(f"count_if(leg = {leg})").alias(f"got{leg}") for leg in (2, 3, 4)]
-    rows = _turns(frames, again).groupBy(*_KEY, "turn", "uses").agg(*whole, *got)
-    every = Window.partitionBy(*_KEY)
-
-    def turn(first_or_last: Callable[[Column], Column], condition: str) -> Column:
-        return first_or_last(when(condition, "turn")).over(every)
-
-    def strays(leg: str) -> Column:
-        several_late = turn(F.max, f"{leg} > 1") > turn(F.min, f"turn > 0 AND {leg} = 0")
-        return F.coalesce(several_late | (turn(F.min, f"{leg} > 0") == 0), F.lit(False))
-
-    waited = (turn(F.min, "got4 > 0") > 2) & (turn(F.count, "got4 > 0") > 1)
-    return rows.withColumns(
-        {
-            "shared": F.expr("uses > 1"),
-            "unknown": strays("got4") | F.coalesce(waited, F.lit(False)),
-            "unserved": strays("got2") | strays("got3"),
-        }
-    ).drop("uses", "got2", "got3", "got4")
-
-
-def _turns(frames: DataFrame, again: DataFrame) -> DataFrame:
-    """Return the legs of some reply subjects, each with the number of its request.
-
-    Replies to connections that did not ask are left out, requests to some that did not reply are leg 5, where
-    others did.
-    """
-    exchange, leg = Window.partitionBy(*_KEY), Window.partitionBy(*_KEY, "leg")
-    here = Window.partitionBy(*_KEY, "conn_id")
-    rows = legs(frames).join(again, [*_KEY])
-    for name, own in (("asks", 1), ("answers", 3)):
-        rows = rows.withColumn(name, F.max(F.col("leg") == own).over(here))
-    rows = rows.withColumn("aside", F.expr("(leg = 4 AND NOT asks) OR (leg = 2 AND NOT answers)"))
-    rows = rows.withColumn("aside", F.col("aside") & ~F.min("aside").over(leg)).where("NOT aside OR leg = 2")
-    rows = rows.withColumn("leg", F.expr("if(aside, 5, leg)")).withColumns(
-        {
-            "asked": F.sum(F.expr("if(leg = 1, 1, 0)")).over(exchange.orderBy("at_ns", "leg", "in_ordinal")),
-            "nth": F.row_number().over(leg.orderBy("at_ns", "in_ordinal")),
-            "times": F.count("*").over(leg),
-        }
-    )
-    in_order = (F.col("times") == F.col("uses")) & (F.min(F.col("asked") - F.col("nth")).over(leg) >= 0)
-    return rows.withColumn("turn", F.when(in_order, F.col("nth")).otherwise(F.col("asked")))
+    home = F.max(F.expr("leg = 4 AND conn_id = requester")).over(Window.partitionBy(*KEY))
+    rows = legs.withColumn("home", home).where("leg <> 4 OR conn_id = requester OR NOT coalesce(home, false)")
+    leg = F.expr("if(leg = 2 AND conn_id <> answered, 5, leg)")
+    return rows.withColumns({"leg": leg, "turn": F.lit(1).cast("bigint"), "unknown": F.lit(False)})
 
 
 def timed(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> DataFrame:
@@ -269,8 +240,7 @@ def timed(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Dat
     found = with_text(
         paired(frames, own, keep), request_messages(frames), "subject_id", "subject", "template"
     )
-    for names, known in (("t2", "t3"), "NOT (unknown OR unserved)"), (("t4", "last_ns"), "NOT unknown"):
-        found = found.withColumns({name: when(known, name) for name in names})
+    found = found.withColumns({name: when("NOT unknown", name) for name in ("t4", "last_ns", "reply_status")})
     return found.withColumns(
         {
             "outcome": F.expr(

@@ -21,10 +21,9 @@ def requests(exchanges: DataFrame) -> DataFrame:
     requests: 1, more only for pulls and beyond `TURNS_MAX`.  deliveries: to clients of this recorder.
     latency_ns is the requester's (t4 - t1), service_ns the responder's (t3 - t2).  replies: without 503s.
     outcome: replied, no responders (a 503 and no reply), no reply (timed out, or still open when the capture
-    ended), pull, unknown (requests on one reply subject whose replies cannot be told apart: replies and
-    status are those that came after a request, and right only in sum).  status: of the first reply, or 503.
-    err_code: JetStream's, in the reply.  responder: the first that replied; where nobody did, one that got
-    the request and replies to others.
+    ended), pull, unknown (requests on one reply subject whose replies cannot be told apart: their number is
+    right only in sum).  status: of the first reply, or 503.  err_code: JetStream's, in the reply.  responder:
+    the first that replied; where nobody did for certain, one that got the request and replies to others.
     """
     return shaped("requests", exchanges)
 

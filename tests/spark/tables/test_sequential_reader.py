@@ -39,11 +39,14 @@ def test_tables_equal_those_of_a_sequential_reader(known: Known, tmp_path: Path)
     whole = [tmp_path / "whole.ncap" if path == damaged else path for path in known.captures]
     unsettled = {"answer": "none", "answered_ns": None}
     undecided = ("wpi", "not asked", "unknown")
+    asked = Counter((row["recorder"], row["reply"]) for row in known.rows("requests"))
     same: dict[str, Callable[[Row], Row | None]] = {
         "subjects": lambda row: {**row, "minute": int(row["minute"].timestamp())},
         "headers": lambda row: row if row["position"] else None,
         "js_acks": lambda row: {**row, **unsettled} if row["answer"] in undecided else row,
-        "requests": lambda row: None if row["outcome"] == "pull" else row,
+        "requests": lambda row: (
+            row if row["outcome"] != "pull" and asked[row["recorder"], row["reply"]] == 1 else None
+        ),
     }
     for name, expected, columns in known_tables(whole):
         rows = filter(None, map(same.get(name, dict), known.rows(name)))
