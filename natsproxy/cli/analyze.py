@@ -16,6 +16,7 @@ import click
 from natsproxy.cli.analyze_progress import RunProgress, WatchProgress, no_line
 from natsproxy.cli.table import show_table
 from natsproxy.errors import ConfigError, NatsproxyError, Stopped
+from natsproxy.printable import printable
 
 if TYPE_CHECKING:
     from natsproxy.spark.session import Spark
@@ -106,12 +107,16 @@ def analyze(
     wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
     with RunProgress(quiet) as progress:
         files: list[survey.SegmentFile] | None = None
+        notes: list[str] = []
         if not watch and connect_server(engine, remote, settings) is None:  # a server has its own files
             progress.say("looking for captures")
             files = survey.survey(captures, looked=progress.looking)  # before the seconds of Spark's start
-            if (sentence := copies.told(files)) is not None:
-                progress.end()
-                click.echo(f"Note: {sentence}", err=True)
+            notes = survey.unfinished(files)
+            told = copies.told(files)
+            for clauses in ([told] if told else [], notes):
+                if clauses:
+                    progress.end()
+                    click.echo(f"Note: {printable(_first_of(clauses))}", err=True)
         size = None if files is None else sum(file.size for file in files)
         spark = open_session(
             cores,
@@ -134,7 +139,7 @@ def analyze(
                     analyze.analyze(spark, captures, out, wanted, progress.table, made, progress.reading)
                 store = Store(spark, out)
                 _LossWarnings()([one for name in SOURCES for one in losses(name, store.read(name))])
-            _results(spark, out, wanted, report, captures, progress)
+            _results(spark, out, wanted, report, captures, notes, progress)
         finally:
             spark.stop()
 
@@ -205,7 +210,7 @@ def _watch(
 
 
 class _LossWarnings:
-    """Warnings of segments that are missing in the tables, each named once, one line at a time."""
+    """Warnings of what is missing in the tables, each part named once, one line at a time."""
 
     def __init__(self) -> None:
         self._named: deque[str] = deque(maxlen=1_000)  # a watch may lose segments for weeks
@@ -213,9 +218,13 @@ class _LossWarnings:
     def __call__(self, lost: list[str]) -> None:
         fresh = sorted(set(lost).difference(self._named))
         self._named.extend(fresh)
-        more = f"; and {len(fresh) - _MOST_NAMED} more" if len(fresh) > _MOST_NAMED else ""
         if fresh:
-            click.echo(f"Warning: {'; '.join(fresh[:_MOST_NAMED])}{more}", err=True)
+            click.echo(f"Warning: {printable(_first_of(fresh))}", err=True)
+
+
+def _first_of(clauses: Sequence[str]) -> str:
+    more = f"; and {len(clauses) - _MOST_NAMED} more" if len(clauses) > _MOST_NAMED else ""
+    return f"{'; '.join(clauses[:_MOST_NAMED])}{more}"
 
 
 def _results(
@@ -224,6 +233,7 @@ def _results(
     tables: list[str],
     report: str | None,
     captures: Sequence[str],
+    notes: Sequence[str],
     progress: RunProgress,
 ) -> None:
     """Show the latencies; write the report if one is wanted."""
@@ -236,7 +246,7 @@ def _results(
         from natsproxy.spark.report import write
 
         progress.say(f"writing {report}")
-        write(spark, out, report, captures)
+        write(spark, out, report, captures, notes)
         progress.end()
     click.echo(f"the tables are in {out}" + (f", the report is {report}" if report else ""), err=True)
 

@@ -37,8 +37,8 @@ TABLES: Final[dict[str, str]] = {
         "subject string, template string, position int, name string, value string"
     ),
     "subjects": (
-        "template string, minute timestamp, dir int, messages bigint, bytes bigint, connections bigint, "
-        "distinct_subjects bigint"
+        "recorder string, template string, minute timestamp, dir int, messages bigint, bytes bigint, "
+        "connections bigint, distinct_subjects bigint"
     ),
     "fanout": (
         "recorder string, publisher bigint, subject string, template string, published_ns bigint, "

@@ -25,6 +25,7 @@ import atexit
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -100,6 +101,8 @@ MISSING_CONNECT = "a Spark Connect server needs its client: pip install 'natspro
 _MLLIB = "spark-mllib_"
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
+_ANSWERS = 20
+"""The seconds in which a Java tells its version, on a busy machine too."""
 
 
 def open_session(
@@ -286,12 +289,18 @@ def _launcher(name: str, script: str) -> str:
 
 
 def _version(java: Path) -> int | None:
-    """Return the major version in the `release` file of a Java; None where there is no such file."""
+    """Return the major version of a Java, as its `release` file has it or it says itself; None if unknown."""
     try:
         text = (java.resolve().parent.parent / "release").read_text()
-    except OSError:
-        return None
-    found = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    except OSError:  # a launcher of a version manager, or a Java that was built by hand
+        try:
+            done = subprocess.run(  # noqa: S603 (the Java that Spark would start)
+                [str(java), "-version"], capture_output=True, text=True, check=False, timeout=_ANSWERS
+            )
+            text = done.stderr
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+    found = re.search(r'(?:JAVA_VERSION=| version )"(?:1\.)?(\d+)', text)
     return int(found[1]) if found else None
 
 

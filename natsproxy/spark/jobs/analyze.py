@@ -16,15 +16,16 @@ tables of the first; tables that an interrupted run left are never taken for who
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.class_loader import use_task_loader
@@ -32,6 +33,7 @@ from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.sail import percentile
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.source.data_source import NatscapDataSource
+from natsproxy.spark.source.options import parse
 from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import KEPT, Store
@@ -41,6 +43,7 @@ from natsproxy.spark.tables.folding import message_folds
 from natsproxy.spark.tables.messages import subjects
 from natsproxy.spark.tables.pairing import of_exchanges
 
+Reader = TypeVar("Reader", DataFrameReader, DataStreamReader)
 Progress = Callable[[str, int], None]
 """Called with a table and its number of rows, each time when a table or a batch is written."""
 SOURCE_OPTIONS = {
@@ -70,17 +73,24 @@ def read(spark: SparkSession, captures: Sequence[str | Path], **options: str) ->
 
     captures: files, folders of segments, globs, or URLs of object stores (`natsproxy/spark/source/paths.py`).
     options: those of `natsproxy/spark/source/options.py` by name, as text: `payload="-1"`, `op="PUB,HPUB"`,
-    `what="items"`.  No capture is read before the DataFrame is used; then Spark raises errors of the captures
-    as its own exceptions.
+    `what="items"`.  Raises ConfigError for an option that there is not, or that is wrong.  No capture is read
+    before the DataFrame is used; then Spark raises errors of the captures as its own exceptions.
     """
-    register(spark)
-    return spark.read.format("natscap").options(**options).option("paths", _list(captures)).load()
+    return _reading(spark, spark.read, captures, options).load()
 
 
 def read_stream(spark: SparkSession, captures: Sequence[str | Path], **options: str) -> DataFrame:
     """Return captures as one streaming DataFrame, which goes on with the frames that are written later."""
+    return _reading(spark, spark.readStream, captures, options).load()
+
+
+def _reading(
+    spark: SparkSession, reader: Reader, captures: Sequence[str | Path], options: Mapping[str, str]
+) -> Reader:
+    given = {**options, "paths": _list(captures)}
+    parse(given)
     register(spark)
-    return spark.readStream.format("natscap").options(**options).option("paths", _list(captures)).load()
+    return reader.format("natscap").options(**given)
 
 
 def analyze(

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
 
 def write(
-    spark: SparkSession, out: str | Path, path: str | Path, captures: Sequence[str | Path] = ()
+    spark: SparkSession,
+    out: str | Path,
+    path: str | Path,
+    captures: Sequence[str | Path] = (),
+    notes: Sequence[str] = (),
 ) -> None:
     """Write the report of the tables under `out` to the HTML file `path`.
 
-    captures: the names for the heading.  Raises NatsproxyError where there are no tables, where
-    one cannot be read, or where the file cannot be written; a page is there whole or not at all.
+    captures: the names for the heading.  notes: what is to be known of them.  Raises NatsproxyError where
+    there are no tables, where one cannot be read, or where the file cannot be written; a page is there whole
+    or not at all.
     """
     from natsproxy.spark.errors import translate_errors
     from natsproxy.spark.report.collect import collect
@@ -36,7 +41,7 @@ def write(
     try:
         with part.open("w", encoding="utf-8") as page:  # opened before the long work
             with translate_errors(out):
-                data = collect(spark, out, captures)
+                data = collect(spark, out, captures, notes)
             page.write(render(data))
         part.replace(path)
     except OSError as error:

@@ -71,10 +71,16 @@ QUESTIONS: Final = (
 )
 
 
-def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path] = ()) -> dict[str, Any]:
+def collect(
+    spark: SparkSession,
+    out: str | Path,
+    captures: Sequence[str | Path] = (),
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
     """Return the data of the page, as values that JSON knows.
 
-    captures: their names, for the heading.  Raises NatsproxyError where `out` has no whole table of frames.
+    captures: their names, for the heading.  notes: what is to be known of them.  Raises NatsproxyError where
+    `out` has no whole table of frames.
     """
     tables = Tables(spark, out)
     tables.fold()
@@ -88,6 +94,7 @@ def collect(spark: SparkSession, out: str | Path, captures: Sequence[str | Path]
     whole = axis(first, last)
     data: dict[str, Any] = {
         "captures": [Path(str(path)).name[:TEXT] for path in captures][:TOP],
+        "notes": [note[:TEXT] for note in notes][:TOP],
         "recorders": recorders,
         "apart": list(map(short, tables.apart)),
         "axis": {"t0": first / 1e6, "step": whole.step / 1e6, "count": whole.count, "length": whole.ms(last)},

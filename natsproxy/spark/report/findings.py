@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from natsproxy.spark.source.walk import NOT_READ
+
 Finding = tuple[str, str, str]
 MOST: Final = 10
 """The number of findings that the page shows."""
@@ -45,7 +47,11 @@ def _lost(data: dict[str, Any]) -> Iterator[Finding]:
         yield "bad", text + "unrecorded, so every number here may be too low.", "gaps"
     if corrupt:
         text = f"{many(corrupt, 'block')} of the capture could not be read: their frames are missing here."
-        yield "bad", text, "gaps"
+        told = [row["reason"] for row in gaps["listed"] if row["reason"].startswith(NOT_READ)] if gaps else []
+        yield "bad", text + (f" `{told[0].removeprefix(NOT_READ)}`" if told else ""), "gaps"
+    if data["notes"]:
+        more = f" (and {len(data['notes']) - 1:,} more)" if len(data["notes"]) > 1 else ""
+        yield "warn", f"{data['notes'][0]}{more}.", "gaps"
 
 
 def _twice(data: dict[str, Any]) -> Iterator[Finding]:

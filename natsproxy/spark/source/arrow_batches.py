@@ -25,7 +25,7 @@ from natsproxy.spark.schema import ITEMS
 from natsproxy.spark.source.options import Options
 from natsproxy.spark.source.partitions import BlockPartition, Place, Run
 from natsproxy.spark.source.paths import open_segment
-from natsproxy.spark.source.walk import Damage
+from natsproxy.spark.source.walk import NOT_READ, Damage
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,15 +182,17 @@ def _damage_batch(run: Run, damage: Damage, wanted: Wanted) -> pa.RecordBatch:
     if options.mode == "DROPMALFORMED":
         return _to_batch({}, schema)
     recorder, _, number = run.segment
+    named = run.name in damage.reason  # also where there is no file any more
+    reason = damage.reason if named else str(CaptureError(damage.reason, path=run.name, offset=damage.offset))
     row: dict[str, Any] = {
         "recorder": recorder,
         "segment": number,
         "block_off": damage.offset,
         "idx": 0,
         "op": "_corrupt",
-        "err": damage.reason,
+        "err": reason,
     }
     if options.what == "items":
-        info = {"reason": f"not read: {damage.reason}", "bytes": damage.end - damage.offset}
+        info = {"reason": f"{NOT_READ}{reason}", "bytes": damage.end - damage.offset}
         row |= {"kind": "gap", "t_ns": run.wall or None, "info": json.dumps(info)}
     return _to_batch({name: [value] for name, value in row.items()}, schema)

@@ -18,12 +18,14 @@ There is no `pushFilters`: in PySpark 4.3.0 it gives wrong results when a DataFr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from natsproxy.errors import ConfigError
 from natsproxy.spark.schema import FRAMES, ITEMS
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
 from natsproxy.spark.source.copies import shares
@@ -49,12 +51,24 @@ class NatscapDataSource(DataSource):
         return ITEMS if parse(self.options).what == "items" else FRAMES
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a batch reader of the columns of `schema`."""
-        return NatscapReader(schema, parse(self.options))
+        """Return a batch reader of the columns of `schema`.  Raises ConfigError for one that there is not."""
+        return NatscapReader(schema, _checked(schema, self.options))
 
     def streamReader(self, schema: StructType) -> NatscapStream:
-        """Return a stream reader of the columns of `schema`."""
-        return NatscapStream(schema, parse(self.options))
+        """Return a stream reader of the columns of `schema`.  Raises ConfigError as `reader` does."""
+        return NatscapStream(schema, _checked(schema, self.options))
+
+
+def _checked(schema: StructType, given: Mapping[str, str]) -> Options:
+    """Return the options of a read, after a look at the columns that it asks for."""
+    options = parse(given)
+    known = [column.split()[0] for column in (ITEMS if options.what == "items" else FRAMES).split(", ")]
+    for name in schema.names:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise ConfigError(f"natscap has no column {name} of {options.what}: {hint}")
+    return options
 
 
 class NatscapReader(DataSourceReader):

@@ -1,6 +1,7 @@
 """The options of `format("natscap")`, read once and checked.
 
-Spark hands options over as strings under case-insensitive names.  All of them, with their defaults:
+Spark hands options over as strings under case-insensitive names; another name than these is refused.  All of
+them, with their defaults:
 
     path, paths      a place (`natsproxy/spark/source/paths.py`), or several as a JSON list
     what             "frames" (default) or "items" (opens, closes, firings, gaps, ...)
@@ -22,6 +23,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TypeVar
 
 from natsproxy.capture.format.connection import ConnectionChoice
@@ -52,7 +54,7 @@ class Options:
 def parse(given: Mapping[str, str]) -> Options:
     """Return the checked options.  Raises ConfigError in one sentence that names option and value."""
     options = _Given({key.lower(): value for key, value in given.items()})
-    return Options(
+    parsed = Options(
         paths=_paths(options),
         what=options.one_of("what", WHAT),
         query=_query(options),
@@ -63,6 +65,8 @@ def parse(given: Mapping[str, str]) -> Options:
         fail_on_loss=options.one_of("failOnDataLoss", ("true", "false")) == "true",
         survey=options.text("survey"),
     )
+    options.refuse_others()
+    return parsed
 
 
 class _Given:
@@ -70,9 +74,22 @@ class _Given:
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = options
+        self._known: dict[str, str] = {}
 
     def text(self, name: str) -> str | None:
+        self._known[name.lower()] = name
         return self._options.get(name.lower())
+
+    def refuse_others(self) -> None:
+        """Raise ConfigError for an option that was not asked for."""
+        for name in sorted(self._options.keys() - self._known.keys()):
+            near = get_close_matches(name, self._known, 1)
+            hint = (
+                f"did you mean {self._known[near[0]]}?"
+                if near
+                else f"there are {', '.join(self._known.values())}"
+            )
+            raise ConfigError(f"natscap has no option {name}: {hint}")
 
     def value(self, name: str, default: _T, read: Callable[[str], _T], expected: str) -> _T:
         text = self.text(name)
@@ -97,10 +114,9 @@ class _Given:
 
 
 def _paths(options: _Given) -> tuple[str, ...]:
-    text = options.text("paths")  # load([...]) gives several, as JSON
+    text, path = options.text("paths"), options.text("path")  # load([...]) gives several, as JSON
     if text is not None:
         return options.value("paths", (), lambda raw: tuple(map(str, json.loads(raw))), "a JSON list")
-    path = options.text("path")
     if path is None:
         raise ConfigError('natscap needs a path: .load("traffic.ncap"), a folder of segments, or a glob')
     return (path,)

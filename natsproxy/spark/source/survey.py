@@ -37,7 +37,7 @@ class PlacedBlock(NamedTuple):
 class SegmentFile(NamedTuple):
     """A segment file: the segment that it holds, its size, its blocks and damage.
 
-    segment: recorder, boot and number.  wall: its begin (Unix ns), or 0.
+    segment: recorder, boot and number.  wall: its begin (Unix ns), or 0.  closed: its recorder has ended it.
     """
 
     name: str
@@ -46,6 +46,7 @@ class SegmentFile(NamedTuple):
     size: int
     blocks: tuple[PlacedBlock, ...]
     damage: tuple[Damage, ...]
+    closed: bool = True
 
 
 def survey(
@@ -90,7 +91,13 @@ def contents(name: str, query: Query = _ALL, start: int = START, end: int | None
             elif query.wants_block(found):
                 blocks.append(PlacedBlock(found.block.offset, found.block.end, hash(found.summary)))
         segment = header.recorder.hex(), header.boot.hex(), header.number
-        return SegmentFile(name, segment, header.wall, file.size(), tuple(blocks), tuple(damage))
+        closed = file.indexed() is not None
+        return SegmentFile(name, segment, header.wall, file.size(), tuple(blocks), tuple(damage), closed)
+
+
+def unfinished(files: Iterable[SegmentFile]) -> list[str]:
+    """Return a clause for each file that its recorder has not closed, as `capture info` says it."""
+    return [f"{file.name}: not closed: readable to its last whole block" for file in files if not file.closed]
 
 
 @contextmanager
@@ -113,6 +120,7 @@ def load(path: str) -> list[SegmentFile]:
             size,
             tuple(map(PlacedBlock._make, blocks)),
             tuple(map(Damage._make, damage)),
+            closed,
         )
-        for name, segment, wall, size, blocks, damage in rows
+        for name, segment, wall, size, blocks, damage, closed in rows
     ]

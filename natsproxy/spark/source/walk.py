@@ -17,6 +17,8 @@ from natsproxy.errors import CaptureError
 
 START = len(MAGIC)
 """The offset of a segment's first block, bytes."""
+NOT_READ = "not read: "
+"""The beginning of the reason of a gap that is no recorder's: here, bytes could not be read."""
 
 
 class Damage(NamedTuple):

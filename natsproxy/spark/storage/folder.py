@@ -58,8 +58,8 @@ class Folder:
         finally:
             stream.close()
 
-    def write(self, place: str, text: str) -> None:
-        """Write a text into a new file, which appears whole or not at all.
+    def write(self, place: str, content: bytes) -> None:
+        """Write a new file, which appears whole or not at all.
 
         Raises NatsproxyError where there is such a file already, or where the file cannot get its name.
         """
@@ -67,7 +67,7 @@ class Folder:
         part = self._path(f"{folder}/.{name}.part")
         stream = self._fs.create(part, True)
         try:
-            stream.write(bytearray(text.encode()))
+            stream.write(bytearray(content))
         finally:
             stream.close()
         target = self._path(place)

@@ -15,6 +15,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +72,7 @@ def write_table(rows: pa.Table, folder: str) -> None:
         raise write_error(folder, error) from None
 
 
-def write_file(rows: pa.Table, path: Path) -> None:
+def write_file(rows: pa.Table, path: Path | BytesIO) -> None:
     """Write rows as a file of Parquet; any column may be NULL to its readers, as in Spark's files."""
     import pyarrow as pa
     import pyarrow.parquet as pq

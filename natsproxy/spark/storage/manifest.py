@@ -67,7 +67,8 @@ class Manifest:
             draft.version += 1
             yield draft
             name = f"part-{draft.version:012}.json"
-            self._folder.write(f"{LIST}/{name}", "".join(f"{json.dumps(line)}\n" for line in _lines(draft)))
+            lines = "".join(f"{json.dumps(line)}\n" for line in _lines(draft))
+            self._folder.write(f"{LIST}/{name}", lines.encode())
             self.state = draft
             self._files.append(name)
             for old in self._files[:-KEPT]:

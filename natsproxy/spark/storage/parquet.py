@@ -7,11 +7,17 @@ Spark can overwrite a folder as a whole (static) or only those of its sub-folder
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
+from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from natsproxy.spark.sail import refuse
+from natsproxy.spark.storage import local
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def dated(frames: DataFrame) -> DataFrame:
@@ -36,6 +42,24 @@ def replace_hours(rows: DataFrame, path: str) -> None:
     refuse(rows.sparkSession, "tables by the hour")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy("date", "hour").parquet(path)
+
+
+def no_rows(schema: str) -> pa.Table:
+    """Return a table that has columns and no rows; schema: as DDL, of plain types."""
+    import pyarrow as pa
+
+    from natsproxy.capture.columns.arrow import TYPES
+
+    types = {**TYPES, "boolean": pa.bool_(), "date": pa.date32()}
+    columns = (column.split() for column in schema.split(", "))
+    return pa.schema([(name, types[kind]) for name, kind in columns]).empty_table()
+
+
+def file_without_rows(schema: str) -> bytes:
+    """Return a file of Parquet that has columns and no rows; schema: as for `no_rows`."""
+    file = BytesIO()
+    local.write_file(no_rows(schema), file)
+    return file.getvalue()
 
 
 def read_folders(spark: SparkSession, out: str, source: str, places: Iterable[str], schema: str) -> DataFrame:

@@ -34,15 +34,13 @@ from typing import Any, Literal
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.sail import is_sail
 from natsproxy.spark.schema import FRAMES, SOURCES, TABLES
 from natsproxy.spark.storage import executor_writer, local, manifest
-from natsproxy.spark.storage.parquet import dated, write_folder
+from natsproxy.spark.storage.parquet import dated, no_rows, write_folder
 
 LIST = manifest.LIST
 _LIST_COLUMNS = {"table": "string", "rows": "bigint", "written": "string"}
@@ -133,9 +131,7 @@ class Store:
 
     def write_empty(self, name: str) -> int:
         """Write a table that has no rows, without Spark; return their number.  Only with `local_tasks`."""
-        schema = StructType.fromDDL(TABLES[name])
-        assert isinstance(schema, StructType)
-        local.write_table(to_arrow_schema(schema).empty_table(), self.place(name))
+        local.write_table(no_rows(TABLES[name]), self.place(name))
         self._rows[name] = 0
         return 0
 

@@ -1,4 +1,4 @@
-"""Captures that their recorder deleted before they were read: the rows that stand for them."""
+"""The rows that tell what could not be read of captures: damage, and segments that were deleted before."""
 
 from __future__ import annotations
 
@@ -6,18 +6,25 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
+from natsproxy.spark.source.walk import NOT_READ
+
 _ROWS: Final = {
     "frames": ("op = '_corrupt'", "err"),
-    "items": ("kind = 'gap'", "regexp_replace(get_json_object(info, '$.reason'), '^not read: ', '')"),
+    "items": (
+        f"kind = 'gap' AND startswith(get_json_object(info, '$.reason'), '{NOT_READ}')",
+        f"substr(get_json_object(info, '$.reason'), {len(NOT_READ) + 1})",
+    ),
 }
-"""The rows of each source that may tell of a loss, and the text of one."""
+"""The rows of each source that tell of a loss, and the text of one."""
+MOST: Final = 1_000
+"""The losses that are told of at once."""
 
 
 def losses(source: str, rows: DataFrame) -> list[str]:
-    """Return a clause for each run of segments, or file, that was deleted before it was read.
+    """Return a clause for each block, file or run of segments that could not be read, `MOST` at most.
 
     source: frames or items.
     """
     chosen, text = _ROWS[source]
-    told = rows.where(chosen).selectExpr(f"{text} AS text").where("text LIKE '%deleted before%'")
-    return sorted(row["text"] for row in told.distinct().collect())
+    told = rows.where(chosen).selectExpr(f"{text} AS text").distinct().orderBy("text").limit(MOST)
+    return [row["text"] for row in told.collect()]

@@ -11,7 +11,6 @@ from natsproxy.spark.tables.base import (
     ACK,
     MESSAGE,
     clients_side,
-    peer,
     servers_side,
     shaped,
     when,
@@ -24,7 +23,7 @@ _BLANKS = r"'^[ \t]+|[ \t]+$'"
 
 
 def subjects(frames: DataFrame, folds: Sequence[str] = ()) -> DataFrame:
-    """Return one row per subject template, minute and direction: messages, bytes, connections, subjects.
+    """Return one row per recorder, subject template, minute and direction, with the numbers of each.
 
     minute: of arrival at the proxy.  distinct_subjects: an estimate, within 5 % in most cases.  folds: the
     positions that are folded (`folding.py`), `**` in the template.
@@ -33,10 +32,10 @@ def subjects(frames: DataFrame, folds: Sequence[str] = ()) -> DataFrame:
     if folds:
         rows = rows.withColumn("template", folded("template", folds))
     minute = F.expr(f"(t_ns - pmod(t_ns, {_MINUTE})) DIV {_MINUTE}")
-    grouped = rows.groupBy("template", minute.alias("minute"), "dir").agg(
+    grouped = rows.groupBy("recorder", "template", minute.alias("minute"), "dir").agg(
         F.count("*").alias("messages"),
         F.sum("size").alias("bytes"),
-        F.count_distinct(peer()).alias("connections"),
+        F.count_distinct("conn_id").alias("connections"),
         F.approx_count_distinct("subject").alias("distinct_subjects"),
     )
     return shaped("subjects", grouped.withColumn("minute", F.expr("timestamp_seconds(minute * 60)")))

@@ -30,15 +30,24 @@ from pyspark.sql import SparkSession
 
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.jobs.analyze import Progress, chosen
-from natsproxy.spark.schema import SOURCES
+from natsproxy.spark.schema import FRAMES, ITEMS, SOURCES
 from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.local import part_name
 from natsproxy.spark.storage.manifest import LIST, Manifest
+from natsproxy.spark.storage.parquet import file_without_rows
 from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables import TABLES
 from natsproxy.spark.tables.hours import margin_ns
 from natsproxy.spark.watch.compaction import GRACE, merge, ranges_to_merge
 from natsproxy.spark.watch.ingest import POLL, Ingest, Lost
 from natsproxy.spark.watch.refresh import OPEN, Refresh, Throttle
+
+NO_BATCH = "batches=0"
+"""A folder of each source that is there from the beginning, with a file without rows."""
+_NO_ROWS = {
+    "frames": (FRAMES, f"frames/{NO_BATCH}/date=1970-01-01"),
+    "items": (ITEMS, f"items/{NO_BATCH}"),
+}
 
 
 def watch(
@@ -75,6 +84,9 @@ def watch(
         for name in dropped:
             folder.remove(name)
         remove_unlisted(folder, manifest)
+        for name, (columns, place) in _NO_ROWS.items():
+            if not folder.names(name):  # so that each is a table from the beginning
+                folder.write(f"{place}/{part_name()}", file_without_rows(columns))
         tables_refresh = Refresh(spark, folder, manifest, wanted, margin, stop, progress)
         streams = [
             Ingest(spark, folder, manifest, name, captures, margin, progress, lost) for name in SOURCES
@@ -128,12 +140,12 @@ def remove_unlisted(folder: Folder, manifest: Manifest) -> None:
         for source in SOURCES:
             named = {place.rpartition("/")[2] for place in state.places(source)}
             for name in folder.names(source):
-                if name.startswith("batches=") and name not in named:
+                if name.startswith("batches=") and name not in named and name != NO_BATCH:
                     folder.remove(f"{source}/{name}")
         whole = {table.place for table in state.whole_tables.values()}
         for table in TABLES:
             for name in folder.names(table):
-                outdated = name.startswith("version=") and f"{table}/{name}" not in whole
+                outdated = name.startswith("as_of=") and f"{table}/{name}" not in whole
                 if outdated or name.startswith(".spark-staging-"):
                     folder.remove(f"{table}/{name}")
         for name in folder.names(LIST):

@@ -3,7 +3,7 @@
     an hour that is over            is written at once, into `DIR/<table>/date=.../hour=...`
     an hour with late frames        is written again, whole, into the same folder
     an hour that is not over        stands in `DIR/_open/<table>`, until it is over or the watch ends
-    tables without hours            are written as a new version, `DIR/<table>/version=...`
+    tables without hours            are written anew each time, `DIR/<table>/as_of=...`
 
 The first is due by the captures.  The others are due by the clock and get a tenth of the time (`Throttle`):
 they are computed anew each time, and the time that takes depends on the traffic.  So a reader sees the hours
@@ -28,8 +28,14 @@ from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.jobs.analyze import Progress
 from natsproxy.spark.schema import SOURCES, TABLES
 from natsproxy.spark.storage.folder import Folder
+from natsproxy.spark.storage.local import part_name
 from natsproxy.spark.storage.manifest import Manifest
-from natsproxy.spark.storage.parquet import read_folders, replace_hours, write_folder
+from natsproxy.spark.storage.parquet import (
+    file_without_rows,
+    read_folders,
+    replace_hours,
+    write_folder,
+)
 from natsproxy.spark.storage.watch_state import WholeTable
 from natsproxy.spark.tables import derive
 from natsproxy.spark.tables.hours import HOUR, HOURLY, hour_start, hour_tables
@@ -78,7 +84,8 @@ class Refresh:
         self._tables = [name for name in tables if name not in SOURCES]
         self._margin, self._stop, self._progress = margin, stop, progress
         for name in self._tables:
-            folder.make(name)  # so that a table without rows is a table too
+            if name in HOURLY and not folder.names(name):
+                self._write_no_rows(name, hour_place(name, 0))  # so that it is a table from the beginning
 
     def write_next_hour(self) -> bool:
         """Write the first hour that is over and not written yet; return False where there is none."""
@@ -123,10 +130,9 @@ class Refresh:
         """Write hours that are not over, beside their tables; return the folders that count no more."""
         with self._manifest.current() as state:
             as_of = state.version
-        places = {name: f"{OPEN}/{name}/version={as_of}" for tables in hours.values() for name in tables}
+        places = {name: f"{OPEN}/{name}/as_of={as_of}" for tables in hours.values() for name in tables}
         for place in places.values():
             self._folder.remove(place)  # of an attempt that was killed
-            self._folder.make(place)  # so that it can be read, even if no hour has rows
         for hour, tables in hours.items():
             self._write_hour(hour, {name: places[name] for name in tables})
         if not places:
@@ -146,7 +152,7 @@ class Refresh:
         old = []
         for name in outdated:
             self._stop()
-            place = f"{name}/version={as_of}"
+            place = f"{name}/as_of={as_of}"
             with translate_errors(f"{self._folder.root}/{name}"):
                 rows = derive(name, *(self._source(source, places[source]) for source in SOURCES))
                 target = f"{self._folder.root}/{place}"
@@ -168,6 +174,7 @@ class Refresh:
         wanted = [name for name in HOURLY if name in places]
         if "faults" in wanted and items.where("kind = 'firing'").isEmpty():
             wanted.remove("faults")  # most hours have no firing, and its plan takes long
+            self._write_no_rows("faults", hour_place(places["faults"], hour))
         count = 0
         with hour_tables(frames, items, wanted, hour, self._margin) as made:
             for name, rows in made:
@@ -181,17 +188,25 @@ class Refresh:
     def _write_table_hour(self, rows: DataFrame, name: str, hour: int, place: str) -> int:
         """Write an hour of a table below a place; return the number of its rows.
 
-        An hour without rows has no folder.
+        An hour without rows has a file without rows.
         """
-        target, began = f"{self._folder.root}/{place}", hour_start(hour)
-        own = f"date={began:%Y-%m-%d}/hour={began.hour}"
-        before = self._folder.names(f"{place}/{own}")
-        with translate_errors(target):
-            replace_hours(rows, target)
-            after = self._folder.names(f"{place}/{own}")
-            if (
-                after and after == before
-            ):  # there are no rows, so Spark has left the old files where they were
-                self._folder.remove(f"{place}/{own}")
+        own = hour_place(place, hour)
+        before = self._folder.names(own)
+        with translate_errors(f"{self._folder.root}/{place}"):
+            replace_hours(rows, f"{self._folder.root}/{place}")
+            if self._folder.names(own) == before:  # Spark leaves an hour as it was where there are no rows
+                self._write_no_rows(name, own)
                 return 0
-            return self._spark.read.schema(TABLES[name]).parquet(f"{target}/{own}").count() if after else 0
+            return self._spark.read.schema(TABLES[name]).parquet(f"{self._folder.root}/{own}").count()
+
+    def _write_no_rows(self, name: str, place: str) -> None:
+        """Write a folder of a table that has no rows, in the place of what was there."""
+        with translate_errors(f"{self._folder.root}/{place}"):
+            self._folder.remove(place)
+            self._folder.write(f"{place}/{part_name()}", file_without_rows(TABLES[name]))
+
+
+def hour_place(place: str, hour: int) -> str:
+    """Return the folder of an hour of a table, as Spark names it."""
+    began = hour_start(hour)
+    return f"{place}/date={began:%Y-%m-%d}/hour={began.hour}"

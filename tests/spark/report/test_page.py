@@ -44,6 +44,7 @@ def bare(**more: Any) -> dict[str, Any]:
     """Return the data of a page on which every section is empty."""
     return {
         "captures": ["a.ncap"],
+        "notes": [],
         "recorders": [],
         "apart": [],
         "top": 25,
@@ -205,6 +206,15 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
         "bad",
         "2 blocks of the capture could not be read: their frames are missing here.",
     ),
+    (
+        {
+            "totals": {"corrupt": 1},
+            "gaps": {"count": 1, "frames": 0, "listed": [{"reason": "not read: a.ncap: damaged"}]},
+        },
+        "bad",
+        "1 block of the capture could not be read: their frames are missing here. `a.ncap: damaged`",
+    ),
+    ({"notes": ["a.ncap: not closed", "b.ncap: not closed"]}, "warn", "a.ncap: not closed (and 1 more)."),
     (
         {
             "hops": [

@@ -13,6 +13,7 @@ import pytest
 from natsproxy.capture.format.records import Close, Firing, Gap, Open
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, WALL, Scribe, write
 
@@ -100,6 +101,41 @@ def test_options_prune(spark: SparkSession, capture: Path) -> None:
     late = str(WALL + 7_000 * MS)
     reader = spark.read.format("natscap").option("from_ns", late).option("subject", "secret")
     assert reader.load(str(capture)).count() == 1
+
+
+def test_a_misspelt_option_or_column_is_named(spark: SparkSession, capture: Path) -> None:
+    """At once by our own call, and in the exception of Spark's; with what it may have meant."""
+    from pyspark.errors import PySparkException
+
+    from natsproxy.spark.jobs.analyze import read
+
+    with pytest.raises(ConfigError, match=r"natscap has no option subjct: did you mean subject\?"):
+        read(spark, [capture], subjct="svc")
+    reader = spark.read.format("natscap")
+    with pytest.raises(
+        PySparkException, match="ConfigError: natscap has no option payloads: did you mean pay"
+    ):
+        reader.option("payloads", "1").load(str(capture)).count()
+    reader = spark.read.format("natscap").schema("t_ns bigint, subjects string")
+    with pytest.raises(
+        PySparkException, match=r"ConfigError: natscap has no column subjects of frames: did you"
+    ):
+        reader.load(str(capture)).count()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"Partitionbytes": "1", "maxBytes": "2"}, "no option maxbytes: did you mean maxBytesPerTrigger"),
+        ({"zzz": "1"}, "no option zzz: there are .*paths.*what.*partitionBytes"),
+    ],
+)
+def test_options_have_names(given: dict[str, str], text: str) -> None:
+    """In any letter case."""
+    from natsproxy.spark.source.options import parse
+
+    with pytest.raises(ConfigError, match=text):
+        parse({"path": "x.ncap", **given})
 
 
 def test_a_damaged_block_is_a_row_or_an_error(spark: SparkSession, capture: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -25,7 +26,7 @@ class Memory:
     root = "mem"
 
     def __init__(self) -> None:
-        self.files: dict[str, str] = {}
+        self.files: dict[str, bytes] = {}
         self.full = False
 
     def names(self, place: str = "") -> list[str]:
@@ -34,12 +35,12 @@ class Memory:
         return sorted(found)
 
     def read(self, place: str) -> str:
-        return self.files[place]
+        return self.files[place].decode()
 
-    def write(self, place: str, text: str) -> None:
+    def write(self, place: str, content: bytes) -> None:
         if self.full:
             raise NatsproxyError("no space")
-        self.files[place] = text
+        self.files[place] = content
 
     def remove(self, place: str) -> None:
         self.files.pop(place, None)
@@ -87,8 +88,8 @@ def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
     """An older one does not take its place: folders that it does not name would be removed."""
     memory = Memory()
     newest = kept(memory)
-    assert old in memory.files[newest]
-    memory.files[newest] = memory.files[newest].replace(old, new)
+    assert old.encode() in memory.files[newest]
+    memory.files[newest] = memory.files[newest].replace(old.encode(), new.encode())
     with pytest.raises(NatsproxyError, match=f"mem/{newest} is not whole, or of another version"):
         opened(memory)
 
@@ -97,7 +98,7 @@ def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
 def test_data_without_a_list_is_refused(place: str) -> None:
     """Nothing would name it."""
     memory = Memory()
-    memory.files[place] = ""
+    memory.files[place] = b""
     with pytest.raises(NatsproxyError, match="no list in analysis"):
         opened(memory)
 
@@ -106,7 +107,7 @@ def test_a_list_of_before_formats_is_read() -> None:
     """The first lists did not say theirs."""
     memory = Memory()
     newest = kept(memory)
-    memory.files[newest] = memory.files[newest].replace('\\"format\\":1,', "")
+    memory.files[newest] = memory.files[newest].replace(b'\\"format\\":1,', b"")
     assert opened(memory).state.taken["frames"] == 1
 
 
@@ -139,7 +140,7 @@ def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, sentence: st
     folder.root, folder._fs = "mem", _Hadoop(there)
     folder._path = lambda place: place  # type: ignore[method-assign]
     with pytest.raises(NatsproxyError, match=sentence):
-        folder.write("analysis/x", "text")
+        folder.write("analysis/x", b"text")
 
 
 def refresh_of(memory: Memory) -> Refresh:
@@ -166,26 +167,34 @@ def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyP
     assert opened(memory).state.hour_tables["requests"].done == {5}
 
 
-def test_an_hour_without_rows_has_no_folder() -> None:
+def test_an_hour_without_rows_has_a_file_without_rows() -> None:
     """Spark's dynamic overwriting leaves the old files, if there are no new ones."""
+    import pyarrow.parquet as pq
+
+    from natsproxy.spark.schema import TABLES
+
     memory = Memory()
     own = "requests/date=1970-01-01/hour=5"
     one = refresh_of(memory)
     removed: list[str] = []
     memory.remove = removed.append  # type: ignore[assignment, method-assign]
-    memory.files[f"{own}/part-old.parquet"] = ""
+    memory.files[f"{own}/part-old.parquet"] = b""
     assert one._write_table_hour(MagicMock(), "requests", 5, "requests") == 0
     assert removed == [own]
+    (written,) = (content for place, content in memory.files.items() if place.startswith(own) and content)
+    table = pq.read_table(BytesIO(written))
+    assert table.num_rows == 0
+    assert table.column_names == [column.split()[0] for column in TABLES["requests"].split(", ")]
 
 
 def test_left_over_files_of_a_kill_are_removed() -> None:
     """Half-written files of Spark, a table's first version that no list names, a list without its name."""
     memory = Memory()
     with opened(memory).change() as state:
-        state.whole_tables["connections"] = WholeTable("connections/version=2", 0, 0)
-    kept = ["connections/version=2", "requests/date=1970-01-01", *memory.files]
-    left = ["requests/.spark-staging-1", "liveness/version=1", "connections/version=1", "analysis/.x.part"]
-    memory.files |= dict.fromkeys(kept[:2] + left, "") | memory.files
+        state.whole_tables["connections"] = WholeTable("connections/as_of=2", 0, 0)
+    kept = ["connections/as_of=2", "requests/date=1970-01-01", *memory.files]
+    left = ["requests/.spark-staging-1", "liveness/as_of=1", "connections/as_of=1", "analysis/.x.part"]
+    memory.files |= dict.fromkeys(kept[:2] + left, b"") | memory.files
     remove_unlisted(cast(Folder, memory), opened(memory))
     assert sorted(memory.files) == sorted(kept)
 

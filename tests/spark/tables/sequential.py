@@ -50,17 +50,18 @@ def client_frames(captures: Iterable[Path]) -> list[SideFrame]:
 
 
 def subjects(frames: list[SideFrame]) -> Rows:
-    """Rows: template, minute (Unix), dir, messages, bytes, connections."""
-    groups: dict[tuple[str, int, int], list[SideFrame]] = defaultdict(list)
+    """Rows, by recorder: template, minute (Unix), dir, messages, bytes, connections."""
+    groups: dict[tuple[Path, str, int, int], list[SideFrame]] = defaultdict(list)
     for each in filter(lambda each: each.message, frames):
         minute = each.seen.wall // 60_000_000_000 * 60
-        groups[template(each.frame.subject).decode(), minute, int(each.seen.direction)].append(each)
+        name = template(each.frame.subject).decode()
+        groups[each.capture, name, minute, int(each.seen.direction)].append(each)
     return Counter(
         (
-            *key,
+            *key[1:],
             len(group),
             sum(each.frame.size for each in group),
-            len({(each.capture, each.seen.conn) for each in group}),
+            len({each.seen.conn for each in group}),
         )
         for key, group in groups.items()
     )
@@ -93,47 +94,31 @@ def errors(frames: list[SideFrame]) -> Rows:
 
 
 def requests(frames: list[SideFrame]) -> Rows:
-    """Rows: reply, subject, requester, t1, t4, replies; without pull requests, t4 where it is known."""
-    asked: dict[tuple[Path, bytes], list[list[Any]]] = defaultdict(list)
+    """Rows: reply, subject, requester, t1, t4, replies; no pulls, and none that share a reply subject."""
+    asked: dict[tuple[Path, bytes], list[SideFrame]] = defaultdict(list)
     answers: dict[tuple[Path, bytes], list[SideFrame]] = defaultdict(list)
     for each in filter(lambda each: each.message, frames):
-        frame, key = each.frame, (each.capture, each.frame.reply)
+        frame, reply = each.frame, each.frame.reply
         if each.seen.direction is not C2S:
             answers[each.capture, frame.subject].append(each)
-        elif frame.reply and not frame.reply.startswith(ACK) and not _pulls(frame):
-            asked[key].append(
-                [frame.reply.decode(), frame.subject.decode(), each.seen.conn, each.at, None, 0]
-            )
-    for key, rows in asked.items():
-        came, askers = answers[key], {row[2] for row in rows}
-        came = [one for one in came if one.seen.conn in askers] or came
-        in_order = len(came) == len(rows) and all(
-            row[3] <= one.at for row, one in zip(rows, came, strict=True)
-        )
-        taken = []
-        for place, one in enumerate(came):
-            earlier = sum(row[3] <= one.at for row in rows)
-            taken.append(place if in_order else earlier - 1)
-            if taken[-1] >= 0 and blocks.parse(one.frame.headers).status != 503:
-                row = rows[taken[-1]]
-                row[4:] = [row[4] or one.at, row[5] + 1]
-        if _mixed(taken):
-            for row in rows:
-                row[4] = None
-    return Counter(tuple(row) for rows in asked.values() for row in rows)
+        elif reply and not reply.startswith(ACK) and not _pulls(frame):
+            asked[each.capture, reply].append(each)
+    rows = Rows()
+    for key, (one, *others) in asked.items():
+        if others:
+            continue
+        came = [each for each in answers[key] if each.seen.conn == one.seen.conn] or answers[key]
+        early = any(each.at < one.at for each in came)
+        came = [each for each in came if each.at >= one.at and blocks.parse(each.frame.headers).status != 503]
+        first = came[0].at if came and not early else None
+        texts = one.frame.reply.decode(), one.frame.subject.decode()
+        rows[*texts, one.seen.conn, one.at, first, len(came)] += 1
+    return rows
 
 
 def _pulls(frame: Frame) -> bool:
     is_next = frame.subject.startswith(ACK) and frame.body.startswith(b"+NXT")
     return is_next or b".CONSUMER.MSG.NEXT." in frame.subject
-
-
-def _mixed(taken: list[int]) -> bool:
-    """Return True if replies cannot be told apart; taken: the places of their requests, in order."""
-    passed_over = (
-        taken.count(place) > 1 and any(other not in taken for other in range(place)) for place in taken
-    )
-    return -1 in taken or any(passed_over) or (len(set(taken)) > 1 and taken[0] > 1)
 
 
 def js_acks(frames: list[SideFrame]) -> Rows:

@@ -18,8 +18,10 @@ from tests.spark.growing_captures import make
 
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from natsproxy.spark.schema import FRAMES, ITEMS, TABLES
 from natsproxy.spark.storage.folder import Folder
 from natsproxy.spark.storage.manifest import Manifest
 from natsproxy.spark.storage.parquet import dated
@@ -124,6 +126,31 @@ def test_tables_are_there_while_it_goes_on(
     plain = spark.read.parquet(str(out / "subjects"))
     assert rows(plain, expected("subjects")) == rows(expected("subjects"))
     assert not list((out / "_open").rglob("*.parquet"))
+
+
+@pytest.mark.long
+def test_each_table_can_be_read_by_any_reader(spark: SparkSession, tmp_path: Path) -> None:
+    """Without rows too; and no folder's name hides a column."""
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    scribe = Scribe()
+    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    scribe.frame(0, 1, C2S, b'CONNECT {"name":"x","version":"2.16.0"}\r\n')
+    write(folder / "a.ncap", scribe.items)
+    empty = ("faults", "errors", "headers", "hops")
+    watch(spark, [folder], out, (*empty, "connections"), stop=lambda: True)
+    schemas = {"frames": FRAMES, "items": ITEMS, **{name: TABLES[name] for name in (*empty, "connections")}}
+    for name, schema in schemas.items():
+        columns = {column.split()[0] for column in schema.split(", ")}
+        plain, arrow = spark.read.parquet(str(out / name)), pq.read_table(out / name)
+        assert columns <= set(plain.columns), name
+        assert columns <= set(arrow.column_names), name
+        assert plain.count() == arrow.num_rows == (0 if name in empty else 1), name
+        parts = {
+            part.split("=")[0] for path in (out / name).rglob("*=*") for part in path.parts if "=" in part
+        }
+        assert parts.isdisjoint(columns), name
+    assert pq.read_table(out / "connections").column("version").to_pylist() == ["2.16.0"]
 
 
 def test_batches_are_taken_in_their_order(spark: SparkSession, tmp_path: Path) -> None:
