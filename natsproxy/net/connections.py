@@ -152,7 +152,7 @@ class Connections:
             if end is None:
                 await self._serve(Accepted(client, leg, facts, conn, opened, listener))
         except OpeningFailed as error:
-            probe = leg.silent and leg.left and error.cause != close_reasons.LIMIT
+            probe = leg.silent and leg.has_left() and error.cause != close_reasons.LIMIT
             end = End(close_reasons.CLIENT_CLOSED) if probe else End(error.cause, str(error))
         except Exception as error:  # as in `_serve`
             end = self._failed(conn, error)
@@ -162,6 +162,10 @@ class Connections:
                 now, end = now_ns(), self._end_of(end)
                 self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
             self.open -= 1
+
+    def gone(self, peer: str, conn: int) -> None:
+        """Take the end of a connection whose client had left before it was accepted.  peer: `host:port`."""
+        self._emit(Closed(now_ns(), conn, close_reasons.CLIENT_CLOSED, "", duration=0, client=peer))
 
     async def _serve(self, accepted: Accepted) -> None:
         client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer

@@ -137,6 +137,16 @@ class AnyLeg(PlaneLeg, Protocol):
         ...
 
 
+def has_left(sock: socket.socket) -> bool:
+    """Tell whether a peer has ended its stream, or is lost, and all that it sent before is read."""
+    try:
+        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
 class Leg:
     """A plain leg.
 
@@ -324,15 +334,9 @@ class Leg:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close()
 
-    @property
-    def left(self) -> bool:
-        """True if the peer has ended the stream, or is lost, and all that it sent before is read."""
-        try:
-            return not self._sock.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
+    def has_left(self) -> bool:
+        """Tell whether the peer has ended the stream, or is lost, and all that it sent before is read."""
+        return has_left(self._sock)
 
     @property
     def readable(self) -> bool:

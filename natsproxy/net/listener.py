@@ -9,17 +9,19 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
 import trio
 
-from natsproxy.addresses import WILDCARDS, Address
+from natsproxy.addresses import WILDCARDS, Address, address_of
 from natsproxy.config.settings import Listener
 from natsproxy.errors import ConfigError
-from natsproxy.net.leg import Leg
+from natsproxy.net.leg import Leg, has_left
 from natsproxy.net.shortage import Shortage
+from natsproxy.net.timeslice import LENGTH
 from natsproxy.units import SECOND
 
 _RETRY: Final = 0.1  # seconds until the next try where the process is out of descriptors
@@ -157,20 +159,47 @@ def close(listening: socket.socket) -> None:
 
 
 async def accept(
-    listening: socket.socket, take: Callable[[Leg], None], shortage: Shortage, *, keepalive: bool
+    listening: socket.socket,
+    take: Callable[[Leg], None],
+    gone: Callable[[str], None],
+    shortage: Shortage,
+    *,
+    keepalive: bool,
 ) -> None:
-    """Accept connections until cancelled."""
+    """Accept connections until cancelled.
+
+    Where many clients come at once, some give up before their turn, and come again: what is done for one that
+    has left is lost for the others.  take: of a client that is there.  gone: of one that has left, its
+    `host:port`.
+    """
     while True:
         await _until_readable(listening, shortage.look())
         try:
-            client, _ = listening.accept()  # one: the connections that are open have their turn between two
+            client = _accept(listening, gone)
         except BlockingIOError:  # it was only time to look at the shortage again, or the client has left
             continue
         except OSError as error:  # closing connections give descriptors back
             shortage.met(error)
             await trio.sleep(_RETRY)
         else:
-            take(Leg(client, keepalive=keepalive))
+            if client is not None:
+                take(Leg(client, keepalive=keepalive))
+
+
+def _accept(listening: socket.socket, gone: Callable[[str], None]) -> socket.socket | None:
+    """Return the next client that is there; None where those before it took long.  Raises OSError.
+
+    One: the connections that are open have their turn between two.
+    """
+    until = time.perf_counter_ns() + LENGTH
+    while True:
+        client, peer = listening.accept()
+        if not has_left(client):
+            return client
+        client.close()
+        gone(str(address_of(*peer[:2])))
+        if time.perf_counter_ns() >= until:
+            return None
 
 
 async def _until_readable(listening: socket.socket, most: int | None) -> None:

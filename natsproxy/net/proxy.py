@@ -123,6 +123,7 @@ class Proxy:
                                         partial(accept, keepalive=self.settings.keepalive),
                                         opened,
                                         take,
+                                        self._gone,
                                         self.connections.shortage,
                                     )
                         # Closed before the connections end: a client that comes back is refused at once.
@@ -152,6 +153,10 @@ class Proxy:
             nursery.start_soon(self.connections.serve, client, listener, self.accepted)
 
         return take
+
+    def _gone(self, peer: str) -> None:
+        self.accepted += 1
+        self.connections.gone(peer, self.accepted)
 
     async def drain(self, deadline: float | None = None, *, answers: bool = True) -> None:
         """Accept no more, and end each connection once it is answered, or at the deadline (seconds).

@@ -42,7 +42,7 @@ _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 
 
 class ClientLeft(Exception):
-    """The client left while it was held."""
+    """The client left before it had a server."""
 
 
 class Upstreams:
@@ -84,6 +84,8 @@ class Upstreams:
         """
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
+            if leg.has_left():  # it may have come again several times: only one of these is to get a server
+                raise ClientLeft
             try:
                 dialled, reasons = await self._attempt(client)
             except OwnShortage:
@@ -94,12 +96,13 @@ class Upstreams:
                 if reasons:
                     self._health.down(reasons, turned_away=over or dialled is not None)
                 if dialled is not None:
+                    if leg.has_left():
+                        dialled.leg.close()
+                        raise ClientLeft
                     return dialled
                 if over:
                     raise NoServer("; ".join(reasons))
             await self._hold(deadline)
-            if leg.left:  # it may have come again several times: only one of these is to get a server
-                raise ClientLeft
 
     async def _hold(self, deadline: float) -> None:
         """Wait for the next attempt of a client that is held, or until another one finds a server."""

@@ -122,7 +122,7 @@ async def test_its_end_is_said_with_a_count(autojump_clock: trio.testing.MockClo
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         client.connect(listening.getsockname())
-        await accept(listening, Leg.close, shortage, keepalive=True)
+        await accept(listening, Leg.close, lambda _: None, shortage, keepalive=True)
     told = [(event.level, event.text, event.data) for event in events if isinstance(event, Notice)]
     assert [level for level, _, _ in told] == ["error", "warning"]
     assert told[1][1:] == ("natsproxy can open connections again", {"seconds": 0.2, "failures": 3})
