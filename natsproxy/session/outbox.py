@@ -76,7 +76,12 @@ class Outbox:
     @property
     def active(self) -> bool:
         """True if new frames must queue here."""
-        return bool(self._queue or self._aside or self._carry) or self.conditions is not PLAIN or self.blocked
+        return self.waiting or self.conditions is not PLAIN
+
+    @property
+    def waiting(self) -> bool:
+        """True if something waits here, or the peer takes nothing."""
+        return bool(self._queue or self._aside or self._carry) or self.blocked
 
     @property
     def _stopped(self) -> bool:

@@ -58,7 +58,7 @@ class StreamEnds:
         """End the connection if the server's stream is over and the client has all of it."""
         s2c = self._state.pipes[S2C]
         self.check_at = None  # frames that still wait have times of their own
-        if s2c.ended and not s2c.outbox.active:
+        if s2c.ended and not s2c.outbox.waiting:
             self._end_connection()
 
     def _end_connection(self) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
+from natsproxy.rules.kinds import KINDS
+from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import MS, S, Wire
+from tests.session.playbook import Playbook
 
 
 def rule(kind: str, *lines: str, name: str = "r") -> str:
@@ -72,3 +77,29 @@ def test_a_link_rule_in_force_stays_so_when_others_come() -> None:
     assert wire.rules.conditions(C2S, 3 * S) == (LinkConditions(paused=True, rate=9), 3 * S)
     wire.rules.due(3 * S)
     assert wire.rules.conditions(C2S, 3 * S) == (LinkConditions(paused=True, rate=9), 5 * S)
+
+
+@pytest.mark.parametrize("direction", ["c2s", "s2c"])
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("latency", 'delay = "1ms"'),
+        ("bandwidth", 'rate = "1KiB"'),
+        ("slice", "size = 7"),
+        ("slow_close", 'delay = "1ms"'),
+        ("swallow", ""),
+    ],
+)
+def test_a_connection_under_conditions_ends_with_its_last_bytes(
+    kind: str, settings: str, direction: str
+) -> None:
+    """Its client leaves, then its server: what waits goes first."""
+    text = f'[[rules]]\nname = "r"\nkind = "{kind}"\ndirection = "{direction}"\n{settings}\n'
+    play = Playbook().greeted()
+    play.do(play.session.swap(RuleChain(load(text, KINDS)), play.now))
+    play.server(b"MSG a 1 5\r\nhello\r\n").eof(C2S).eof(S2C)
+    play.at(play.now + 10 * S)
+    assert play.end is not None
+    # The end of the client itself may be what is kept back.
+    assert play.end.cause in (close_reasons.CLIENT_CLOSED, close_reasons.SERVER_CLOSED)
+    assert play.session.next_tick() is None
