@@ -4,6 +4,9 @@ A duration has Go's form (`250ms`, `1m30s`), with days too (`7d`), and is a whol
 size is a number of bytes, with a binary (`64KiB`) or a decimal (`2MB`) unit.  A version is a tuple of three
 numbers.
 
+No duration is longer than `LONGEST`, and no size larger than `LARGEST`: sums of some stay within 64 bits,
+which captures and native code have.
+
 A parser raises ValueError with the end of a sentence that begins with the name of the setting:
 `must be a duration such as "250ms" or "1m30s", not '1 day'`.
 """
@@ -22,6 +25,10 @@ DAY: Final = 24 * HOUR
 KIB: Final = 1 << 10
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
+TIB: Final = 1 << 40
+PIB: Final = 1 << 50
+LONGEST: Final = 3650 * DAY
+LARGEST: Final = PIB
 
 _TIMES: Final = {
     "d": DAY,
@@ -35,23 +42,50 @@ _TIMES: Final = {
 }
 _TIME: Final = re.compile(r"(\d{1,18}(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h|d)", re.ASCII)
 _BYTES: Final = {
+    "PiB": PIB,
+    "TiB": TIB,
     "GiB": GIB,
     "MiB": MIB,
     "KiB": KIB,
     "kB": 10**3,
     "MB": 10**6,
     "GB": 10**9,
+    "TB": 10**12,
     "B": 1,
     None: 1,
 }
-_SIZE: Final = re.compile(r"(\d{1,18})\s*(B|KiB|MiB|GiB|kB|MB|GB)?", re.ASCII)
+_SIZE: Final = re.compile(r"(\d{1,18})\s*(B|KiB|MiB|GiB|TiB|PiB|kB|MB|GB|TB)?", re.ASCII)
 _WRITTEN_TIMES: Final = ("d", "h", "m", "s", "ms")
-_WRITTEN_SIZES: Final = ("GiB", "MiB", "KiB")
+_WRITTEN_SIZES: Final = ("PiB", "TiB", "GiB", "MiB", "KiB")
 _NUMBERS: Final = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,2}", re.ASCII)
 
 
+class TooLarge(ValueError):
+    """A duration or a size beyond its bound."""
+
+
+def bounded(number: float, most: int, limit: str, written: object) -> int:
+    """Return a number as a whole one.  limit: `most` as it is written.
+
+    Raises TooLarge with the end of a sentence, which quotes the number as it was written.
+    """
+    if not -most <= number <= most:
+        raise TooLarge(f"must be at most {limit}, not {written!r}")
+    return round(number)
+
+
+def bounded_duration(ns: float, written: object, most: int = LONGEST) -> int:
+    """Return a duration (ns) that is at most so long.  Raises TooLarge."""
+    return bounded(ns, most, format_duration(most), written)
+
+
+def bounded_size(size: int, written: object) -> int:
+    """Return a size that is at most `LARGEST`.  Raises TooLarge."""
+    return bounded(size, LARGEST, format_size(LARGEST), written)
+
+
 def parse_duration(text: str, *, signed: bool = False) -> int:
-    """Return the nanoseconds of a duration such as `250ms`, `1m30s` or `0`.
+    """Return the nanoseconds of a duration such as `250ms`, `1m30s` or `0`, at most `LONGEST`.
 
     signed: a sign may stand before it.  Raises ValueError.
     """
@@ -66,7 +100,12 @@ def parse_duration(text: str, *, signed: bool = False) -> int:
     if not parts or "".join(number + unit for number, unit in parts) != rest:
         raise ValueError(f'must be a duration such as "250ms" or "1m30s", not {text!r}')
     # Rounded: 1.1s is 1_100_000_000 ns, which a sum of floats may miss by a fraction.
-    return sign * round(sum(float(number) * _TIMES[unit] for number, unit in parts))
+    return sign * bounded_duration(sum(_in_ns(number, unit) for number, unit in parts), text)
+
+
+def _in_ns(number: str, unit: str) -> float:
+    # Whole numbers stay whole: a float has 53 bits.
+    return int(number) * _TIMES[unit] if number.isdigit() else float(number) * _TIMES[unit]
 
 
 def format_duration(ns: int) -> str:
@@ -91,11 +130,11 @@ def short_duration(ns: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as `512`, `64KiB` or `2 MB`.  Raises ValueError."""
+    """Return the bytes of a size such as `512`, `64KiB` or `2 MB`, at most `LARGEST`.  Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
         raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {text!r}')
-    return int(found[1]) * _BYTES[found[2]]
+    return bounded_size(int(found[1]) * _BYTES[found[2]], text)
 
 
 def format_size(size: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.units import (
+    LARGEST,
+    LONGEST,
     format_duration,
     format_size,
     parse_duration,
@@ -73,7 +75,7 @@ def test_a_text_that_is_no_size_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0"), (1, "1"), (1500, "1500"), (4096, "4KiB"), (3 << 20, "3MiB"), (1 << 40, "1024GiB")],
+    [(0, "0"), (1, "1"), (1500, "1500"), (4096, "4KiB"), (3 << 20, "3MiB"), (3 << 40, "3TiB")],
 )
 def test_a_written_size_can_be_read(size: int, text: str) -> None:
     assert format_size(size) == text
@@ -95,3 +97,15 @@ def test_a_written_size_can_be_read(size: int, text: str) -> None:
 )
 def test_a_version_is_its_leading_numbers(text: str, version: tuple[int, int, int]) -> None:
     assert parse_version(text) == version
+
+
+def test_what_is_too_large_is_refused_with_the_bound() -> None:
+    assert parse_duration("3650d") == LONGEST
+    assert parse_duration("-3650d", signed=True) == -LONGEST
+    assert parse_size("1PiB") == LARGEST
+    for text in ("99999999999h", "3650d1ns", "9" * 18 + "d"):
+        with pytest.raises(ValueError, match=f"^must be at most 3650d, not '{text}'$"):
+            parse_duration(text)
+    for text in ("1025TiB", str(LARGEST + 1), "9" * 18 + "PiB"):
+        with pytest.raises(ValueError, match=f"^must be at most 1PiB, not '{text}'$"):
+            parse_size(text)

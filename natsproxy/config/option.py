@@ -17,7 +17,7 @@ from natsproxy.config.settings import SCHEMES, Keep, Listener, Server
 from natsproxy.protocol.redaction import SEED
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.file import values
-from natsproxy.units import parse_duration, parse_size
+from natsproxy.units import TooLarge, bounded_duration, parse_duration, parse_size
 
 
 def listen(value: Any) -> Listener:
@@ -78,7 +78,7 @@ def duration(value: Any) -> int:
     # `float` takes "nan" and "inf" too; "nan" fails both comparisons.
     if isinstance(value, bool) or not 0 <= seconds < float("inf"):
         raise ValueError(f'must be a duration such as "250ms" or a number of seconds, not {value!r}')
-    return int(seconds * 1e9)
+    return bounded_duration(seconds * 1e9, value)
 
 
 def whole(value: Any) -> int:
@@ -142,8 +142,12 @@ def keep(value: Any) -> Keep:
         limit = Keep(count=whole(text))
     for read, field in ((parse_size, "size"), (parse_duration, "age")):
         if not limit:
-            with suppress(ValueError):
+            try:
                 limit = Keep(**{field: read(text)})
+            except TooLarge:
+                raise
+            except ValueError:
+                continue
     if not limit:
         expected = 'a size such as "10GiB", a number of segments such as 100, or an age such as "7d"'
         raise ValueError(f"must be {expected}, not {value!r}")

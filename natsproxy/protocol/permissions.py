@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, has_wildcard, is_subset, is_valid_strict
-from natsproxy.units import SECOND, parse_duration
+from natsproxy.units import SECOND, bounded_duration, parse_duration
 
 # The server's configuration takes each of these names for the same key.
 ALIASES: Final = {
@@ -47,6 +47,7 @@ ALIASES: Final = {
 }
 DEFAULT_MAX: Final = 1
 DEFAULT_EXPIRES: Final = 120 * SECOND
+MOST_REPLIES: Final = 1 << 53
 
 
 class Entry(NamedTuple):
@@ -309,8 +310,8 @@ def _responses(value: Any, where: str) -> ResponseRule | None:
         return ResponseRule()
     keys = _keys(value, where, ("max", "expires"))
     most = keys.get("max", 0)
-    if not isinstance(most, int) or isinstance(most, bool):
-        raise ConfigError(f"{where}.max must be a whole number, not {most!r}")
+    if not isinstance(most, int) or isinstance(most, bool) or abs(most) > MOST_REPLIES:
+        raise ConfigError(f"{where}.max must be a whole number of at most {MOST_REPLIES}, not {most!r}")
     expires = duration(keys.get("expires", 0), f"{where}.expires")
     return ResponseRule(most or DEFAULT_MAX, expires or DEFAULT_EXPIRES)
 
@@ -320,9 +321,9 @@ def duration(value: Any, where: str) -> int:
 
     Raises ConfigError that names `where`.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value * SECOND
     try:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return bounded_duration(value * SECOND, value)
         return parse_duration(value if isinstance(value, str) else repr(value), signed=True)
     except ValueError as error:
         raise ConfigError(f"{where} {error}") from None

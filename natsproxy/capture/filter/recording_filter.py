@@ -29,6 +29,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, is_valid_subscribe
+from natsproxy.units import parse_size
 from natsproxy.wire.frames import NO_LIMIT, Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op, op_mask
@@ -68,7 +69,10 @@ class PayloadPolicy:
             raise ConfigError(f"{text!r} is not SUBJECT=ACTION, as in orders.>=hash")
         if action not in _ACTIONS or (action == "truncate") != size.isdigit():
             raise ConfigError(f"{text!r}: the action is keep, hash, drop or truncate:BYTES")
-        return cls(subject.encode(), action, int(size or 0))
+        try:
+            return cls(subject.encode(), action, parse_size(size) if size else 0)
+        except ValueError as error:
+            raise ConfigError(f"{text!r}: {action} {error}") from None
 
     def __str__(self) -> str:
         size = f":{self.keep}" if self.action == "truncate" else ""

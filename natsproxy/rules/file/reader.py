@@ -65,7 +65,8 @@ class RuleReader:
             if setting.name not in self.table:
                 if setting.default is REQUIRED:
                     raise self.error(None, f"it needs {setting.name!r} ({setting.text})")
-                result[setting.name] = setting.default
+                default = setting.default
+                result[setting.name] = setting.convert(default) if isinstance(default, str) else default
                 continue
             try:
                 result[setting.name] = setting.convert(self.table[setting.name])

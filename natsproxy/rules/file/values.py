@@ -14,7 +14,7 @@ from natsproxy.protocol.subjects import is_valid_strict
 from natsproxy.rules.model import seeded_random
 from natsproxy.rules.model.gate import Window
 from natsproxy.rules.model.rule import Convert
-from natsproxy.units import parse_duration, parse_size
+from natsproxy.units import DAY, bounded_duration, bounded_size, parse_duration, parse_size
 from natsproxy.wire.ops import BY_TOKEN, Direction, Op
 
 
@@ -39,11 +39,24 @@ def boolean(value: Any) -> bool:
     return value
 
 
-def count(value: Any, least: int = 1) -> int:
-    """Read a whole number of at least `least`."""
+MOST: Final = 1 << 53
+"""The largest number: JSON has no larger ones."""
+LONGEST_DELAY: Final = DAY
+"""The longest time for which something is held back: such times add up."""
+
+
+def count(value: Any, least: int = 1, most: int = MOST) -> int:
+    """Read a whole number of at least `least` and at most `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"must be a whole number of at least {least}, not {value!r}")
+    if value > most:
+        raise ValueError(f"must be at most {most}, not {value!r}")
     return value
+
+
+def count_to(most: int) -> Convert:
+    """Return a converter for whole numbers from 1 to `most`."""
+    return lambda value: count(value, 1, most)
 
 
 def natural(value: Any) -> int:
@@ -67,11 +80,15 @@ def network(value: Any) -> str:
     return str(value)
 
 
-def number(value: Any) -> float:
-    """Read a number above zero."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-        raise ValueError(f"must be a number above 0, not {value!r}")
-    return float(value)
+def number_within(least: float, most: float) -> Convert:
+    """Return a converter for numbers in a range."""
+
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise ValueError(f"must be a number from {least:g} to {most:g}, not {value!r}")
+        return float(value)
+
+    return read
 
 
 def probability(value: Any) -> float:
@@ -88,14 +105,16 @@ def duration(value: Any) -> int:
     return parse_duration(str(value))
 
 
+def delay_time(value: Any) -> int:
+    """Read a duration of at most `LONGEST_DELAY`."""
+    return bounded_duration(duration(value), value, LONGEST_DELAY)
+
+
 def size(value: Any) -> int:
     """Read a number of bytes: whole, or a text such as "64KiB"."""
     if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and value >= 0)):
         raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {value!r}')
-    found = parse_size(value) if isinstance(value, str) else value
-    if found >= 1 << 63:  # captures hold it, and native code
-        raise ValueError(f"must be less than 8EiB, not {value!r}")
-    return found
+    return parse_size(value) if isinstance(value, str) else bounded_size(value, value)
 
 
 def above_zero(convert: Convert) -> Convert:
@@ -192,19 +211,22 @@ def firings(value: Any) -> dict[str, frozenset[int]]:
 
 
 _DISTRIBUTIONS: Final[dict[str, tuple[Callable[..., seeded_random.Distribution], dict[str, Convert]]]] = {
-    "constant": (seeded_random.constant, {"value": duration}),
-    "uniform": (seeded_random.uniform, {"min": duration, "max": duration}),
-    "normal": (seeded_random.normal, {"mean": duration, "stddev": duration}),
-    "lognormal": (seeded_random.lognormal, {"median": duration, "sigma": number}),
-    "pareto": (seeded_random.pareto, {"scale": duration, "shape": number}),
-    "empirical": (seeded_random.empirical, {"values": several(duration)}),
+    "constant": (seeded_random.constant, {"value": delay_time}),
+    "uniform": (seeded_random.uniform, {"min": delay_time, "max": delay_time}),
+    "normal": (seeded_random.normal, {"mean": delay_time, "stddev": delay_time}),
+    # Beyond these bounds samples are larger than any float.
+    "lognormal": (seeded_random.lognormal, {"median": delay_time, "sigma": number_within(0.001, 10)}),
+    "pareto": (seeded_random.pareto, {"scale": delay_time, "shape": number_within(0.1, 1000)}),
+    "empirical": (seeded_random.empirical, {"values": several(delay_time)}),
 }
+_TAILED: Final = ("normal", "lognormal", "pareto")
+"""Distributions whose samples may be longer than their parameters."""
 
 
 def delay(value: Any) -> seeded_random.Distribution:
     """Read a duration, or a table that names a distribution and its parameters; samples are nanoseconds."""
     if not isinstance(value, Mapping):
-        return seeded_random.constant(duration(value))
+        return seeded_random.constant(delay_time(value))
     given = dict(value)
     name = given.pop("distribution", None)
     if name not in _DISTRIBUTIONS:
@@ -220,4 +242,5 @@ def delay(value: Any) -> seeded_random.Distribution:
         raise ValueError(f"of the {name} distribution: a parameter {error}") from None
     if name == "uniform" and values[0] > values[1]:
         raise ValueError("of the uniform distribution: min is above max")
-    return make(*values)
+    made = make(*values)
+    return made.at_most(LONGEST_DELAY) if name in _TAILED else made

@@ -8,13 +8,16 @@ parses.  Random numbers choose the bytes and the change.  A frame with an empty 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from natsproxy.rules.file import values
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
 from natsproxy.rules.model.selector import MESSAGES, Selector
 from natsproxy.rules.model.verdicts import Replace, Verdict
 from natsproxy.wire.frames import Frame, Need
+
+MOST_BYTES: Final = 1000
+"""Each costs a random number, while other connections wait."""
 
 
 class Corrupting(Action):
@@ -59,6 +62,6 @@ subject = "telemetry.>"
 probability = 0.01
 bytes = 2
 """,
-    (Setting("bytes", values.count, 1, "how many bytes are changed at most"),),
+    (Setting("bytes", values.count_to(MOST_BYTES), 1, "how many bytes are changed at most"),),
     takes=MESSAGES,
 )

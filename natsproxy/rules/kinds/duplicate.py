@@ -8,13 +8,16 @@ count toward UNSUB max.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from natsproxy.rules.file import values
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
 from natsproxy.rules.model.selector import MESSAGES, SUBSCRIPTIONS, Selector
 from natsproxy.rules.model.verdicts import Duplicate, Verdict
 from natsproxy.wire.frames import Frame, Need
+
+MOST_COPIES: Final = 100
+"""All are in memory at once."""
 
 
 class Duplicating(Action):
@@ -49,6 +52,6 @@ op = "MSG"
 subject = "work.>"
 every = 10
 """,
-    (Setting("copies", values.count, 1, "how many more"),),
+    (Setting("copies", values.count_to(MOST_COPIES), 1, "how many more"),),
     takes=MESSAGES | SUBSCRIPTIONS,
 )

@@ -52,9 +52,7 @@ within = "500ms"
 """,
     (
         Setting("by", values.count, 1, "how many frames may pass it"),
-        Setting(
-            "within", values.above_zero(values.duration), 1_000_000_000, "how long it waits for them at most"
-        ),
+        Setting("within", values.above_zero(values.delay_time), "1s", "how long it waits for them at most"),
     ),
     takes=MESSAGES | SUBSCRIPTIONS,
 )

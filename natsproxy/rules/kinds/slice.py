@@ -33,5 +33,5 @@ size = 7
 delay = "1ms"
 """,
     Setting("size", values.above_zero(values.size), REQUIRED, "bytes in a piece"),
-    Setting("delay", values.duration, 0, "time between pieces"),
+    Setting("delay", values.delay_time, 0, "time between pieces"),
 )

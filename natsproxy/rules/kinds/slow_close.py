@@ -29,5 +29,5 @@ name = "late FIN"
 kind = "slow_close"
 delay = "2s"
 """,
-    Setting("delay", values.above_zero(values.duration), REQUIRED, "how much later"),
+    Setting("delay", values.above_zero(values.delay_time), REQUIRED, "how much later"),
 )

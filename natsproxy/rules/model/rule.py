@@ -163,7 +163,10 @@ REQUIRED: Final = object()
 
 
 class Setting(NamedTuple):
-    """A key of a rule: its converter, its default (REQUIRED for none), its meaning, and a line with it."""
+    """A key of a rule: its converter, its default, its meaning, and a line with it.
+
+    default: a text as it would be written, or any other value converted; REQUIRED for none.
+    """
 
     name: str
     convert: Convert

@@ -148,6 +148,11 @@ class Distribution(NamedTuple):
     name: str
     sample: Callable[[float], float]
 
+    def at_most(self, most: float) -> Distribution:
+        """Return it with its larger values cut down to `most`."""
+        sample = self.sample
+        return self._replace(sample=lambda u: min(most, sample(u)))
+
 
 def constant(value: float) -> Distribution:
     """Return `value` always."""
