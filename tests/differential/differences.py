@@ -49,6 +49,10 @@ SEEN_OTHERWISE: Final[dict[str, str]] = {
     "a denied message that comes to a queue subscription": (
         "nats-server 2.12 delivers it where the filter is armed, 2.15 does not: we are as the latter on all"
     ),
+    "a denied message that is pulled": (
+        "the server knows that it has delivered nothing, and gives the message to the next pull, again and "
+        "again; the server behind us has delivered it, and waits for its ack"
+    ),
     "a 503 on a reply subject that is denied": (
         "the server's own 503s pass its filter; from here one looks like a message that somebody published, "
         "which the server would filter"

@@ -32,6 +32,7 @@ from natsproxy.wire.ops import C2S, S2C, Op
 SERVER_ONLY: Final = (
     "A message that permissions keep from one queue member goes to another on nats-server; here it is lost.",
     "A request whose only receivers were filtered gets a 503 from nats-server; here it times out.",
+    "What permissions keep from a pull goes to the next pull on nats-server; here JetStream awaits its ack.",
     "nats-server's own 503 on a denied reply subject passes its filter; here it is filtered.",
     "nats-server opens a reply (allow_responses) as it delivers the request; here it opens as that passes.",
     "nats-server checks permissions after its account's mappings; natsproxy checks the client's subject.",

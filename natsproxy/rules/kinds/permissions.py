@@ -10,6 +10,8 @@ live subscriptions that it does not admit, as a reload of the server does.
 Abilities of the server that the proxy lacks, and its behaviour instead
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
 - A request whose only receivers were filtered gets a 503 from the server; here it times out.
+- What permissions keep from a pull goes to the next pull on the server, again and again; here JetStream
+  takes it for delivered, and waits for its ack.
 - The server's own 503 on a denied reply subject passes its filter; here it is filtered like any message.
 - The server opens a reply (`allow_responses`) as it delivers; here it opens as that passes, so a client
   that answers a request before it arrives is denied.

@@ -37,6 +37,15 @@ def test_a_pedantic_client_gets_the_error_of_a_bad_subject_first() -> None:
     assert decision.answer.startswith(b"-ERR 'Invalid Publish Subject'\r\n-ERR 'Permissions")
 
 
+def test_a_reply_with_headers_is_one_reply() -> None:
+    """It is looked at for its subject and for its headers, and counts once."""
+    found = wire("allow_responses = true")
+    found.s2c("MSG a 1 r.1 0\n")
+    reply = "HPUB r.1 18 19\nNATS/1.0\nA: b\n\nx"
+    assert found.c2s(reply) != b""
+    assert found.c2s(reply) == b""
+
+
 def test_a_queue_is_named_in_the_denial() -> None:
     decision = wire('subscribe = "a q"').decide(C2S, "SUB a r 1")
     assert decision is not None
