@@ -206,6 +206,13 @@ def test_the_image_in_the_place_of_toxiproxys() -> None:
     assert "'none' is not a valid integer" in done.output
 
 
+def test_the_pod_opens_the_ports_that_it_listens_on() -> None:
+    text = (ROOT / "deploy" / "kubernetes.yaml").read_text()
+    listening = re.findall(r'"--(?:listen|monitor)", "0\.0\.0\.0:(\d+)"', text)
+    assert listening == re.findall(r"containerPort: (\d+)", text) == ["4222", "8222"]
+    assert 'prometheus.io/port: "8222"' in text
+
+
 def test_captures_stay_within_the_volume_of_the_pod() -> None:
     """Kubernetes evicts a pod whose volume is too full; a segment of room is left."""
     text = (ROOT / "deploy" / "kubernetes.yaml").read_text()

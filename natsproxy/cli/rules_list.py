@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from natsproxy.cli.exits import CouldNotRun
+from natsproxy.rules.file.serialize import value_to_toml
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.words import SECTIONS, WORDS, Facts
 
@@ -81,7 +82,7 @@ def _whole(listed: Iterable[Facts]) -> None:
     for number, facts in enumerate(listed):
         if number:
             click.echo()
-        click.echo(f"{facts['name']}: {facts['text']}")
+        click.echo(f"{facts['name']}: {facts['text']}{_default(facts)}")
         for title in ("settings", "values"):
             if facts.get(title):
                 click.echo()
@@ -98,4 +99,8 @@ def _table(title: str, rows: Iterable[Facts]) -> None:
     if title:
         click.echo(title)
     for facts in rows:
-        click.echo(f"  {facts['name']:<{width}} {facts['text']}".rstrip())
+        click.echo(f"  {facts['name']:<{width}} {facts['text']}{_default(facts)}".rstrip())
+
+
+def _default(facts: Facts) -> str:
+    return f"  [{value_to_toml(facts['default'])}]" if "default" in facts else ""

@@ -20,8 +20,12 @@ Facts = Mapping[str, Any]
 
 
 def _setting(setting: Setting) -> Facts:
-    needed = {"required": True} if setting.default is REQUIRED else {}
-    return {"name": setting.name, "text": setting.text, **needed}
+    found: dict[str, Any] = {"name": setting.name, "text": setting.text}
+    if setting.default is REQUIRED:
+        found["required"] = True
+    elif isinstance(setting.default, str | int):  # others are "none", in some form
+        found["default"] = setting.default
+    return found
 
 
 def _kind(kind: Kind) -> Facts:
@@ -66,6 +70,15 @@ _VALUES: Final[dict[str, Iterable[dict[str, str]]]] = {
     "role": [{"name": role.name, "text": role.text} for role in ROLES.values()],
     "op": [{"name": op.label, "text": _ways(op)} for op in Op],
     "client": [{"name": name, "text": ""} for name in Peer._fields],
+    "direction": [{"name": "c2s", "text": "client to server"}, {"name": "s2c", "text": "server to client"}],
+    "side": [
+        {"name": "client", "text": "subjects as clients write them"},
+        {"name": "server", "text": "subjects as the server sees them"},
+    ],
+    "per": [
+        {"name": "connection", "text": "each connection counts for itself, also one that comes back"},
+        {"name": "proxy", "text": "all connections count together, from when the rule comes into force"},
+    ],
 }
 """The words that a key takes."""
 SECTIONS: Final[dict[str, list[Facts]]] = {

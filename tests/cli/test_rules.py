@@ -287,3 +287,22 @@ def test_an_unknown_word_is_reported() -> None:
     result = run("list", "xyzzy")
     assert result.exit_code == 2
     assert "there is no word 'xyzzy' in rules; known: kinds, selectors, gates, roles" in result.output
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        (
+            "per",
+            ['per: the scope of counts and times  ["connection"]', "\n  proxy        all connections count"],
+        ),
+        ("limit", ["without it: any number", "limit = 1 fires again after a reconnect"]),
+        ("after", ["what lasts (pause, slice, ...) begins behind it  [0]"]),
+        ("reorder", ['how long it waits for them at most  ["1s"]']),
+        ("close", ["a direction alone selects none"]),
+    ],
+)
+def test_a_word_is_listed_with_its_values_and_its_default(word: str, says: list[str]) -> None:
+    done = CliRunner().invoke(main, ["rules", "list", word])
+    assert done.exit_code == 0
+    assert all(text in done.output for text in says), done.output

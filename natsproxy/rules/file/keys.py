@@ -103,8 +103,22 @@ GATE: Final = (
     ),
     Setting("every", values.count, None, "each n-th match", "every = 3"),
     Setting("first", values.count, None, "the first n matches", "first = 2"),
-    Setting("after", values.natural, 0, "not the first n matches", "after = 9"),
-    Setting("limit", values.count, None, "at most n firings", "limit = 1"),
+    Setting(
+        "after",
+        values.natural,
+        0,
+        "not the first n matches: drop, close and the like act on match n + 1, and what lasts (pause, slice, "
+        "...) begins behind it",
+        "after = 9",
+    ),
+    Setting(
+        "limit",
+        values.count,
+        None,
+        "at most n firings; without it: any number. Each connection counts for itself (limit = 1 fires again "
+        'after a reconnect), unless per = "proxy"',
+        "limit = 1",
+    ),
     Setting(
         "between",
         values.window,

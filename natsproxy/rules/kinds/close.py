@@ -8,7 +8,7 @@ true` lets an s2c frame out first: with `op = "INFO"` the client gets the greeti
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from natsproxy.rules.file import values
 from natsproxy.rules.model.rule import Action, Hit, Kind, LinkAction, Setting
@@ -48,9 +48,13 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     return Closing(settings["deliver"])
 
 
+AT_A_FRAME: Final = (
+    "at the frame that op, subject or the like select; a direction alone selects none: then at once"
+)
+"""When the kinds act that do so once: words for their texts."""
 KIND = Kind(
     "close",
-    "connections end, in an orderly way",
+    f"connections end, in an orderly way, {AT_A_FRAME}",
     make,
     """
 [[rules]]

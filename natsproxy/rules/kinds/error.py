@@ -13,6 +13,7 @@ from typing import Any
 
 from natsproxy.protocol.errors import OTHER, classify, err_frame
 from natsproxy.rules.file import values
+from natsproxy.rules.kinds.close import AT_A_FRAME
 from natsproxy.rules.model.rule import REQUIRED, Action, Hit, Kind, LinkAction, Setting
 from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Answer, Close, Inject, Verdict
@@ -59,7 +60,7 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
 
 KIND = Kind(
     "error",
-    "the client gets an -ERR",
+    f"the client gets an -ERR, {AT_A_FRAME}",
     make,
     """
 [[rules]]

@@ -1,7 +1,8 @@
 """The shared part of the kinds that put conditions on a link: they differ in one line each.
 
-Such a rule lasts while it is in force: from the frame that starts it, or from the start of `between`, for
-`lasts` or to the end of the window.  None of them closes a connection.
+Such a rule lasts while it is in force: from behind the frame that starts it, or from the start of `between`,
+for `lasts` or to the end of the window.  The frame that starts it passes: with `after = 2` the third one
+starts it, and the fourth is the first that meets it.  None of them closes a connection.
 """
 
 from __future__ import annotations
@@ -48,5 +49,10 @@ def link_kind(
     def make(given: Mapping[str, Any], selector: Selector) -> Action:
         return LinkCondition(name, change, given)
 
-    lasts = Setting("lasts", values.above_zero(values.duration), None, "how long; without it: to the end")
+    lasts = Setting(
+        "lasts",
+        values.above_zero(values.duration),
+        None,
+        "how long, from behind the frame that starts it; without it: to the end",
+    )
     return Kind(name, text, make, example, (*settings, lasts), ops=0, direction=direction)

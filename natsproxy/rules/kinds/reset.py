@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from natsproxy.rules.kinds.close import AT_A_FRAME
 from natsproxy.rules.model.rule import Action, Hit, Kind, LinkAction
 from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Close, Verdict
@@ -38,7 +39,7 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
 
 KIND = Kind(
     "reset",
-    "connections end with RST",
+    f"connections end with RST, {AT_A_FRAME}",
     make,
     """
 [[rules]]

@@ -215,3 +215,17 @@ def test_each_kind_is_a_type(toxi: Toxi) -> None:
         answer = toxi.call("POST", PATH, body | ({"stream": stream} if stream else {}))
         assert answer.status == 200, (kind.name, answer.text)
         assert toxi.call("DELETE", f"{PATH}/{kind.name}").status == 204
+
+
+@pytest.mark.parametrize("stream", ["upstream", "downstream", None])
+@pytest.mark.parametrize(
+    ("kind", "attributes"),
+    [("nats_answer", {"subject": "a", "status_code": 503}), ("nats_deny", {"subject": "a"})],
+)
+def test_a_kind_with_one_way_takes_either_stream(
+    toxi: Toxi, kind: str, attributes: dict[str, Any], stream: str | None
+) -> None:
+    """A request goes upstream and its answer downstream: both words are about it."""
+    body = {"type": kind, "attributes": attributes} | ({"stream": stream} if stream else {})
+    answer = toxi.call("POST", PATH, body)
+    assert (answer.status, answer.json["stream"]) == (200, stream or "downstream")
