@@ -343,6 +343,9 @@ def _deliveries(s: Conversation) -> None:
     s.send(789, ASKER, pub(b"log.line", b"x"))  # no ack tells of its stream, only the delivery
     s.receive(790, WORKER, msg(b"log.line", b"3", b"x", b"$JS.ACK.L.D.1.1.1.1.0"))
     s.send(792, WORKER, pub(b"$JS.ACK.L.D.1.1.1.1.0 r.next", b"+NXT"))
+    for conn in (FIRST, WORKER):  # a subscriber to > gets a copy
+        s.receive(680, conn, msg(b"stored", b"3", b"x", b"$JS.ACK.TAPPED.C.1.1.1.1.0"))
+    s.send(681, FIRST, pub(b"$JS.ACK.TAPPED.C.1.1.1.1.0", b"+ACK"))
     s.receive(700, WORKER, msg(b"stored", b"3", b"x", b"$JS.ACK.S.C.2.2.10.1.0"), delay=5)
     s.drop(710, WORKER, C2S, pub(b"$JS.ACK.S.C.2.2.10.1.0", b"+ACK"), "loses")
 

@@ -24,6 +24,8 @@ class Truth:
     t1: int
     subject: str
     asker: int
+    got: tuple[int, ...]
+    """The clients that got it."""
     replies: list[tuple[int, int, int | None]] = field(default_factory=list)
     """Of each reply: when it reached the asker, who sent it, and how long that took (None: not recorded)."""
 
@@ -50,12 +52,13 @@ class Traffic:
         answer: str = "ok",
         body: str = "?",
         tapped: bool = False,
+        twice: bool = False,
     ) -> Truth:
         """A client asks; services: of each client that gets the request, how long its answer takes, or -1.
 
-        hearing: clients besides that get the reply.
+        hearing: clients besides that get the reply.  twice: the asker has two subscriptions that get it.
         """
-        truth = Truth(reply, WALL + t, subject, asker)
+        truth = Truth(reply, WALL + t, subject, asker, tuple(responder for responder, _ in services))
         self.truths.append(truth)
         self._add(t, asker, C2S, f"PUB {subject} {reply} {len(body)}\r\n{body}\r\n".encode())
         message = f"MSG {subject} 1 {reply} {len(body)}\r\n{body}\r\n".encode()
@@ -71,7 +74,9 @@ class Traffic:
                 self._add(there + took, responder, C2S, f"PUB {reply} {len(answer)}\r\n{answer}\r\n".encode())
             for hearer in (asker, *hearing, *((TAP,) if tapped else ())):
                 back = there + took + (100 + hearer) * US
-                self._add(back, hearer, S2C, f"MSG {reply} 7 {len(answer)}\r\n{answer}\r\n".encode())
+                copies = 2 if twice and hearer == asker else 1
+                for sid in range(7, 7 + copies):
+                    self._add(back, hearer, S2C, f"MSG {reply} {sid} {len(answer)}\r\n{answer}\r\n".encode())
                 if hearer == asker:
                     truth.replies.append((WALL + back, responder, None if responder == SERVER else took))
         truth.replies.sort()
@@ -117,7 +122,8 @@ def hostile(seed: int) -> Traffic:
         kind, t = rnd.choice(KINDS), number * 7 * MS
         askers = ASKERS[: rnd.choice((1, 1, 2))]
         unique, tapped, pause = rnd.random() < 0.5, rnd.random() < 0.3, rnd.choice((2, 40, 900))
-        slow, lost = rnd.choice((1, 30, 400)), rnd.choice((0, 0, 0.2))
+        slow, lost, twice = rnd.choice((1, 30, 400)), rnd.choice((0, 0, 0.2)), rnd.random() < 0.1
+        name = f"_INBOX.{kind.replace(' ', '-')}{'.twice' * twice}.{number}"
         for _ in range(rnd.randrange(1, 9)):
             t += round(rnd.uniform(0.05, pause) * MS)
             chosen, asker = rnd.randrange(2), rnd.choice(askers)
@@ -127,7 +133,7 @@ def hostile(seed: int) -> Traffic:
             ]
             traffic.ask(
                 t,
-                f"_INBOX.{kind.replace(' ', '-')}.{number}",
+                name,
                 f"hostile.{chosen}",
                 *took,
                 asker=asker,
@@ -135,5 +141,6 @@ def hostile(seed: int) -> Traffic:
                 answer=f"answer {rnd.random()}" if unique else "ok",
                 body=rnd.choice(("?", f"{rnd.random()}")),
                 tapped=tapped,
+                twice=twice,
             )
     return traffic

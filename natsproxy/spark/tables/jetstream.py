@@ -55,6 +55,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
     unknown: the payload of the answer was not recorded; or there is none, the policy is not known, and nobody
     answered any delivery of that consumer.  With the ack policy all, the ack of a later message is that of
     the ones before it, and an unknown answer makes theirs unknown.
+    conn_id: that which answered, else the first that got it: a subscriber to `>` gets a copy.
     ack_policy: of the consumer, where a call of JetStream's API tells it; else NULL.  redelivered: it was
     delivered before.  wpi: the times that the client asked for more time.  answer_ns: from delivery to
     answer.  Answers to deliveries from before the recording are none.
@@ -72,7 +73,8 @@ def js_acks(frames: DataFrame) -> DataFrame:
         F.expr("min_by(answer_code, if(answer_code IS NOT NULL, at_ns, NULL))").alias("answer_code"),
         F.expr(f"count_if(dir = 0 AND {_WPI})").alias("wpi"),
         F.min(when(f"dir = 0 AND {_WPI}", "at_ns")).alias("wpi_ns"),
-        F.max(when("dir = 1", "conn_id")).alias("conn_id"),
+        F.expr("min_by(conn_id, if(dir = 1, at_ns, NULL))").alias("reached"),
+        F.expr("min_by(conn_id, if(dir = 0, at_ns, NULL))").alias("answered"),
         F.max(when("dir = 1", F.xxhash64("subject"))).alias("subject_id"),
     )
     grouped = grouped.where("delivered_ns IS NOT NULL")
@@ -93,6 +95,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
         "js_acks",
         split.withColumns(
             {
+                "conn_id": F.coalesce("answered", "reached"),
                 "delivered": F.expr(_token(2, "bigint")),
                 "consumer_seq": F.expr(_token(4, "bigint")),
                 "pending": F.expr(_token(6, "bigint")),

@@ -156,7 +156,7 @@ def _aggregates(own: str) -> list[Column]:
         F.expr("count_if(leg = 4 AND status = 503)").alias("nobody"),
         F.expr("count_if(leg = 1 AND pull)").alias("pulls"),
         F.expr(f"count_if(leg = 1 AND {own})").alias("requests"),
-        F.expr("count_if(leg IN (2, 5))").alias("deliveries"),
+        F.expr("count_if(leg IN (2, 5, 7))").alias("deliveries"),
         F.expr(f"count_if({_REPLY} OR {_SOMEBODYS})").alias("replies"),
         F.expr("count_if(leg = 1 AND for_jetstream)").alias("marked"),
         _from_reply(_ERRED, _number("err_code", "int")).alias("err_code"),
@@ -182,8 +182,8 @@ def paired(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Da
         .agg(
             *whole,
             *(F.expr(f"count_if({condition})").alias(name) for name, condition in counts.items()),
-            F.min(when("leg = 4", "conn_id")).alias("nearest"),
-            F.max(when("leg = 4", "conn_id")).alias("farthest"),
+            F.min(when("leg = 4", F.xxhash64("conn_id", "sid"))).alias("nearest"),
+            F.max(when("leg = 4", F.xxhash64("conn_id", "sid"))).alias("farthest"),
         )
         .where("uses > 0")
     )
@@ -221,12 +221,17 @@ def paired(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Da
 
 
 def _first_hand(legs: DataFrame) -> DataFrame:
-    """Return the legs of reply subjects of one request each, without replies that only others got.
+    """Return the legs of reply subjects of one request each, with one copy of each reply.
 
-    Deliveries to others than the one that replied are leg 5.  requester, answered: of the request.
+    It is that for the requester, if it got any, and for the first of its subscriptions that did.  Deliveries
+    to others than the one that replied are leg 5.  requester, answered: of the request.
     """
-    home = F.max(F.expr("leg = 4 AND conn_id = requester")).over(Window.partitionBy(*KEY))
-    rows = legs.withColumn("home", home).where("leg <> 4 OR conn_id = requester OR NOT coalesce(home, false)")
+    key = Window.partitionBy(*KEY)
+    home = F.max(F.expr("leg = 4 AND conn_id = requester")).over(key)
+    rows = legs.withColumn("home", F.coalesce(home, F.lit(False)))
+    rows = rows.where("leg <> 4 OR conn_id = requester OR NOT home")
+    first = F.expr("min_by(sid, if(leg = 4, struct(at_ns, in_ordinal), NULL))").over(key)
+    rows = rows.withColumn("first", first).where("leg <> 4 OR NOT home OR sid = first")
     leg = F.expr("if(leg = 2 AND conn_id <> answered, 5, leg)")
     return rows.withColumns({"leg": leg, "turn": F.lit(1).cast("bigint"), "unknown": F.lit(False)})
 

@@ -37,7 +37,8 @@ def turns(legs: DataFrame) -> DataFrame:
 
     unknown: it is not known whether that request has a reply, or which is its first.  Legs that cannot be
     told apart count for the latest such request before them, else for the latest of all, and tell nothing
-    else: a delivery (and one that is not the first responder's) is leg 5, a reply that arrives leg 6.
+    else: a delivery is leg 7, a reply that arrives leg 6.  Deliveries to others than the first responder are
+    leg 5.
     """
     rows = _answers(_copies(_numbered(_at_home(legs)), "leg = 1 AND sent", "leg = 2"))
     return _counted(_of_the_requester(_copies(rows, "leg = 3 AND sent", "leg = 4")))
@@ -55,7 +56,7 @@ def _numbered(legs: DataFrame) -> DataFrame:
     """Number the requests.
 
     asked: the latest request.  waiting: see `_periods`.  mixed: a reply came before the first request, or
-    several clients get each reply.  alone: the only request that waits for a reply; NULL where several do, or
+    several subscriptions get each.  alone: the only request that waits for a reply; NULL where several do, or
     where they are mixed.
     """
     key = Window.partitionBy(*KEY)
@@ -63,9 +64,13 @@ def _numbered(legs: DataFrame) -> DataFrame:
     rows = legs.withColumn("asked", _running(F.sum(F.expr("if(leg = 1, 1, 0)")), order))
     rows = rows.withColumn("turn", when("leg = 1", "asked"))
     rows = _periods(rows, KEY, "leg = 1", "leg = 4", "at_ns").withColumnRenamed("period", "waiting")
-    heard = F.min(when("leg = 4", "at_ns")).over(Window.partitionBy(*KEY, "conn_id"))
-    rows = rows.withColumn("heard", heard).withColumn("heard_last", _running(F.max("heard"), order))
-    mixed = _any("leg = 4 AND (waiting = 0 OR heard < heard_last)", key)
+    # Of several subscriptions each gets every reply, or one gets them after another.
+    stream = when("leg = 4", F.xxhash64("conn_id", "sid"))
+    one = Window.partitionBy(*KEY, "leg", "conn_id", "sid").orderBy("at_ns", "in_ordinal")
+    rows = rows.withColumns({"stream": stream, "heard": F.row_number().over(one)})
+    before = F.last("stream", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, -1))
+    rows = rows.withColumn("before", before)
+    mixed = _any("leg = 4 AND (waiting = 0 OR (heard > 1 AND before <> stream))", key)
     number = F.sum(F.expr("if(leg = 1, 1, 0)")).over(Window.partitionBy(*KEY, "waiting"))
     rows = rows.withColumns({"mixed": mixed, "number": number})
     return rows.withColumn("alone", when("number = 1 AND NOT mixed", "asked"))
@@ -158,7 +163,7 @@ def _counted(legs: DataFrame) -> DataFrame:
         "OR (perhaps AND next_stray IS NOT NULL AND coalesce(next_stray < replied_ns, true))"
     )
     leg = (
-        "CASE WHEN leg = 2 AND (turn IS NULL OR conn_id <> responder) THEN 5 "
+        f"CASE WHEN leg = 2 AND turn IS NULL THEN 7 WHEN leg = 2 AND conn_id <> responder THEN 5 "
         f"WHEN {stray} THEN 6 ELSE leg END"
     )
     unknown = _any(perhaps, turn) & F.col("turn").isNotNull()

@@ -32,6 +32,11 @@ class SideFrame(NamedTuple):
     at: int
 
     @property
+    def conn(self) -> int:
+        """Return the number of the connection in its run."""
+        return self.seen.conn.number
+
+    @property
     def message(self) -> bool:
         """Return True for a message."""
         return self.frame.op in MESSAGE_OPS
@@ -61,7 +66,7 @@ def subjects(frames: list[SideFrame]) -> Rows:
             *key[1:],
             len(group),
             sum(each.frame.size for each in group),
-            len({each.seen.conn for each in group}),
+            len({each.conn for each in group}),
         )
         for key, group in groups.items()
     )
@@ -71,7 +76,7 @@ def headers(frames: list[SideFrame]) -> Rows:
     """Rows: conn_id, dir, t_ns, subject, name, value; without the status line."""
     return Counter(
         (
-            each.seen.conn,
+            each.conn,
             int(each.seen.direction),
             each.seen.wall,
             each.frame.subject.decode(),
@@ -87,7 +92,7 @@ def headers(frames: list[SideFrame]) -> Rows:
 def errors(frames: list[SideFrame]) -> Rows:
     """Rows: conn_id, t_ns, text."""
     return Counter(
-        (each.seen.conn, each.at, each.frame.args.strip(b"'").decode())
+        (each.conn, each.at, each.frame.args.strip(b"'").decode())
         for each in frames
         if each.frame.op is Op.ERR
     )
@@ -107,12 +112,13 @@ def requests(frames: list[SideFrame]) -> Rows:
     for key, (one, *others) in asked.items():
         if others:
             continue
-        came = [each for each in answers[key] if each.seen.conn == one.seen.conn] or answers[key]
+        own = [each for each in answers[key] if each.conn == one.conn]
+        came = [each for each in own if each.frame.sid == own[0].frame.sid] or answers[key]
         early = any(each.at < one.at for each in came)
         came = [each for each in came if each.at >= one.at and blocks.parse(each.frame.headers).status != 503]
         first = came[0].at if came and not early else None
         texts = one.frame.reply.decode(), one.frame.subject.decode()
-        rows[*texts, one.seen.conn, one.at, first, len(came)] += 1
+        rows[*texts, one.conn, one.at, first, len(came)] += 1
     return rows
 
 
@@ -134,7 +140,8 @@ def js_acks(frames: list[SideFrame]) -> Rows:
             continue
         if each.seen.direction is not C2S:
             names = ack.stream.decode(), ack.consumer.decode()
-            rows[each.frame.reply] = [*names, ack.delivered, ack.stream_seq, each.at, "none", None]
+            delivery = [*names, ack.delivered, ack.stream_seq, each.at, "none", None]
+            rows.setdefault(each.frame.reply, delivery)  # what comes later is a copy
         elif (row := rows.get(each.frame.subject)) and row[6] is None:
             kind = ack_kind(each.frame.body)
             clear = kind in (AckKind.NAK, AckKind.TERM, AckKind.NEXT)

@@ -222,6 +222,12 @@ def test_js_acks(table: Callable[[str], list[Row]]) -> None:
     assert (ms(rows[-1]["delivered_ns"]), rows[0]["conn_id"]) == (705, WORKER)
 
 
+def test_a_copy_of_a_delivery_is_nobodys_to_answer(table: Callable[[str], list[Row]]) -> None:
+    """The row is that of the client that answered."""
+    (row,) = (row for row in table("js_acks") if row["stream"] == "TAPPED")
+    assert (row["conn_id"], row["answer"], row["answer_ns"]) == (FIRST, "ack", MS)
+
+
 def test_an_ack_that_nobody_asked_for_is_not_missing(table: Callable[[str], list[Row]]) -> None:
     """The policy is known from the request, or from the reply; of an older consumer it is not.
 
