@@ -97,7 +97,7 @@ async def test_a_wrong_setting_is_said(nats_server: NatsServer, tmp_path: Path) 
     async with running(nats_server, tmp_path) as api:
         for settings, status, text in (
             ({"flush": "soon"}, 422, "flush must be a duration"),
-            ({"frame-max": 10**30}, 422, "frame-max must be less than 8EiB"),
+            ({"frame-max": 10**30}, 422, "frame-max must be at most 1PiB"),
             ({"flsh": "1s"}, 400, "did you mean 'flush'?"),
             ({"subject": ["a..b"]}, 422, "subject must be a valid subject pattern"),
         ):

@@ -212,7 +212,10 @@ class _Builder:
 
     def after(self, kind: str) -> None:
         """Settle where a step of this kind may not follow those whose outcome is still coming."""
-        if self.unsettled - _MAY_FOLLOW[kind]:
+        racing = self.unsettled - _MAY_FOLLOW[kind]
+        if kind == "store" and self.made.push:  # a push consumer learns of a SUB or UNSUB in its own time
+            racing |= self.unsettled & {"sub"}
+        if racing:
             self.step(Settle())
             self.unsettled.clear()
         self.unsettled.add(kind)
