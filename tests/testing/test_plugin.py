@@ -483,6 +483,29 @@ def test_frames_and_faults_over_a_cassette(recorded: Run, pytester: pytest.Pytes
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(("argument", "outcome"), [("", {"failed": 1}), (", must_fire=False", {"passed": 1})])
+def test_a_fault_that_never_fires_fails_its_test(
+    recorded: Run, pytester: pytest.Pytester, argument: str, outcome: dict[str, int]
+) -> None:
+    pytester.makepyfile(
+        test_order=f"""
+        from natsproxy.testing import drop
+        from shop import buy
+
+        def test_order(nats_cassette):
+            with nats_cassette.fault(drop(), subject="shpo"{argument}):
+                buy(nats_cassette.url, b"one", b"two")
+        """
+    )
+    result = recorded()
+    result.assert_outcomes(**outcome)
+    if outcome.get("failed"):
+        result.stdout.fnmatch_lines(
+            ["*the fault 'drop-1' never fired: *nearest of what passed: *PUB shop (2)*"]
+        )
+
+
+@pytest.mark.server
 def test_a_test_that_is_run_again_begins_anew(recorded: Run, pytester: pytest.Pytester) -> None:
     """As plugins do that give flaky tests another chance."""
     pytester.makeconftest(
