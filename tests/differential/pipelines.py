@@ -249,6 +249,8 @@ class _Builder:
             # Nor one that gets deliveries of JetStream: the client acknowledges those that it gets.
             others = [*denied, *(one.encode() for one in ASYNCHRONOUS)]
             harmless = not any(collide(name.encode(), one) for one in others)
+            # Nor where a reply is open to whom the message went.
+            harmless = harmless and "allow_responses" not in self.made.permissions
             if is_valid_strict(name.encode()) and harmless and self.dice.random() < 0.5:
                 other = next(self.sids)
                 self.made.groups[other] = queue
