@@ -21,6 +21,7 @@ from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
 
 LONG: Final = 16_384  # bytes of headers from which on a decision is made in steps
 MOST: Final = 1024  # neighbouring frames that are dealt with together
+MOST_LINES: Final = 256  # the same of subscriptions
 _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
 
 
@@ -86,6 +87,34 @@ class FramePaths:
                 self._pongs.last = None
         elif frame.op == Op.PONG:
             self._handlers.client_has_pong(pipe, now)
+
+    # -- subscriptions
+
+    def subscriptions(self, pipe: DirectionPipe, now: int, most: int) -> None:
+        """Deal with plain SUBs and UNSUBs that follow one, `most` at most, if no rule wants them."""
+        state, scanner, deliveries = self._state, pipe.scanner, self._deliveries
+        wanted = scanner.interest.wants(Op.SUB) or scanner.interest.wants(Op.UNSUB)
+        if wanted or pipe.swallowing or state.secrets.alert or state.phase is OVER:
+            return
+        first, subs, came = scanner.ordinal, state.subs, state.came
+        found = scanner.subscriptions(min(most, MOST_LINES))
+        if found is None:
+            return
+        run, lines = found
+        watched = bool(deliveries.closed_sids or deliveries.resubscribing or state.tallies) or bool(
+            state.pipes[S2C].scanner.watch_sids
+        )
+        for sid, subject, queue in lines:
+            if not subject:
+                if sid in subs:
+                    subs.remove(sid)
+                    if watched:
+                        deliveries.unwatch(sid)
+            elif subs.add(sid, subject, queue, subject, came) and watched:
+                deliveries.closed_sids.pop(sid, None)
+                state.tallies.pop(sid, None)
+        pipe.pass_(run, first, now)
+        self._pongs.last = None
 
     # -- links that lose messages
 

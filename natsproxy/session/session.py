@@ -41,7 +41,7 @@ from natsproxy.session.traffic import Traffic
 from natsproxy.session.unframed import UnframedStreams
 from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction
 
 SHORT: Final = 4_096
 """The bytes of a read whose first frames, `TOGETHER` of them, go on in one write, as some clients expect."""
@@ -249,6 +249,8 @@ class Session:
                 fastpath = paths.fastpath(pipe)
                 if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
                     paths.general(pipe, segment, first, now, limit)
+                    if segment.op in SUBSCRIPTION_OPS:
+                        paths.subscriptions(pipe, now, stop - scanner.ordinal)
                 else:
                     paths.neighbours(pipe, segment, first, now, limit)
             elif isinstance(segment, Body):

@@ -62,6 +62,9 @@ class Scanner(_scanner_py.Scanner):
     def _wanted(self, Py_ssize_t at, list into, Py_ssize_t most):
         return _collect(self, at, into, most)
 
+    def _lines(self, Py_ssize_t at, list into, Py_ssize_t most):
+        return _subscriptions(self, at, into, most)
+
     def _frame(self, Py_ssize_t start):
         found = _without_payload(self, start)
         return _scanner_py.Scanner._frame(self, start) if found is None else found
@@ -184,6 +187,36 @@ cdef tuple _without_payload(self, Py_ssize_t at):
     if begins(p, at, length, b"UNSUB", 5):
         return _with_tokens(self, buf, p, at, at + 5, UNSUB)
     return _with_text(self, buf, p, at, at + 7, CONNECT) if begins(p, at, length, b"CONNECT", 7) else None
+
+
+cdef Py_ssize_t _subscriptions(self, Py_ssize_t at, list into, Py_ssize_t most) except -1:
+    """Put sid, subject (empty for an UNSUB) and queue of plain lines into a list; return the end of the last."""
+    cdef bytes buf = self._buf
+    cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(buf)
+    cdef Py_ssize_t length = PyBytes_GET_SIZE(buf), limit = self._limit, found = 0
+    cdef Line line
+    while found < most:
+        if begins(p, at, length, b"SUB", 3):
+            read_line(p, at + 3, length, limit, &line)
+            if line.end == 0 or line.count < 2 or line.count > 3:
+                break
+            if line.stop[0] - line.start[0] >= 5 and memcmp(&p[line.start[0]], b"$SYS.", 5) == 0:
+                break
+            into.append((
+                piece(p, line.start[line.count - 1], line.stop[line.count - 1]),
+                piece(p, line.start[0], line.stop[0]),
+                piece(p, line.start[1], line.stop[1]) if line.count == 3 else b"",
+            ))
+        elif begins(p, at, length, b"UNSUB", 5):
+            read_line(p, at + 5, length, limit, &line)
+            if line.end == 0 or line.count != 1:
+                break
+            into.append((piece(p, line.start[0], line.stop[0]), b"", b""))
+        else:
+            break
+        found += 1
+        at = line.end
+    return at
 
 
 cdef tuple _bare(self, bytes buf, const unsigned char *p, Py_ssize_t start, Py_ssize_t at, int op):

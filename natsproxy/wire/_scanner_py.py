@@ -35,6 +35,10 @@ _FAST_S2C = re.compile(
     rb"[Mm][Ss][Gg][ \t]+([^ \t\r\n]+)[ \t]+([^ \t\r\n]+)[ \t]+"
     rb"(?:([^ \t\r\n]+)[ \t]+)?([0-9]{1,9})[ \t]*\r?\n"
 )
+_SUBSCRIPTION = re.compile(
+    rb"[Ss][Uu][Bb][ \t]+([^ \t\r\n]+)[ \t]+(?:([^ \t\r\n]+)[ \t]+)?([^ \t\r\n]+)[ \t]*\r?\n"
+    rb"|[Uu][Nn][Ss][Uu][Bb][ \t]+([^ \t\r\n]+)[ \t]*\r?\n"
+)
 _SYSTEM = b"$SYS."
 
 
@@ -138,6 +142,36 @@ class Scanner(Input):
             self._pos = self._wanted(self._pos, found, min(most, self.most))
             self.ordinal += len(found)
         return found
+
+    def subscriptions(self, most: int) -> tuple[Run, list[tuple[bytes, bytes, bytes]]] | None:
+        """Return the plain SUBs and UNSUBs that follow at once, `most` at most, as a run and one by one."""
+        if self._queued is not None or self._dead or self._chunks or self._opaque or self._missing:
+            return None
+        found: list[tuple[bytes, bytes, bytes]] = []
+        start = self._pos
+        self._pos = self._lines(start, found, min(most, self.most))
+        if not found:
+            return None
+        ended = sum(not subject for _, subject, _ in found)
+        self.counts[Op.SUB] += len(found) - ended
+        self.counts[Op.UNSUB] += ended
+        self.ordinal += len(found)
+        ops = (Op.SUB.bit if ended < len(found) else 0) | (Op.UNSUB.bit if ended else 0)
+        return Run(self._buf, start, self._pos, len(found), ops), found
+
+    def _lines(self, at: int, into: list[tuple[bytes, bytes, bytes]], most: int) -> int:
+        """Put sid, subject (`b""` for an UNSUB) and queue of plain lines into a list; return the end."""
+        buf, limit, match = self._buf, self._limit, _SUBSCRIPTION.match
+        while len(into) < most:
+            found = match(buf, at)
+            if found is None or found.end() - at > limit:
+                break
+            subject, queue, sid, ended = found.groups(b"")
+            if subject.startswith(_SYSTEM):
+                break
+            into.append((sid or ended, subject, queue))
+            at = found.end()
+        return at
 
     def untake(self, frames: list[Frame]) -> None:
         """Take back the last frames of `more`: nobody has handled them."""

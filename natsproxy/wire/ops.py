@@ -126,6 +126,7 @@ def op_of(raw: bytes, op: Op) -> Op:
 
 
 BY_TOKEN: Final[dict[bytes, Op]] = {spec.token: spec.op for spec in OPS}
+SUBSCRIPTION_OPS: Final = frozenset((Op.SUB, Op.UNSUB))
 MESSAGE_OPS: Final = frozenset(spec.op for spec in OPS if spec.payload)
 
 

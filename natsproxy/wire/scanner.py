@@ -31,7 +31,9 @@ Rules of the scanner
 7. `more`, just after a whole message `Frame`, returns the frames that follow at once and would be returned
    alone as well, as far as they are whole and ordinary: many for the price of one call.  It may return fewer
    than there are.  They are wanted by what was in force at the call.
-8. c2s: an unknown op is `Malformed`.  s2c: from an unknown op on, everything is `Opaque`.
+8. `subscriptions`, just after a SUB or an UNSUB, does the same for those that follow, without a max and not
+   on a subject of the system: for a client that makes a hundred thousand.
+9. c2s: an unknown op is `Malformed`.  s2c: from an unknown op on, everything is `Opaque`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ import os
 from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
-from natsproxy.wire.frames import Frame, Need, Segment
+from natsproxy.wire.frames import Frame, Need, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import Direction
 
@@ -53,6 +55,10 @@ class InterestLike(Protocol):
     @property
     def clauses(self) -> tuple[Clause, ...]:
         """The clauses it was compiled from."""
+        ...
+
+    def wants(self, op: int) -> bool:
+        """Tell whether any clause wants any frame of `op`."""
         ...
 
     def need(self, op: int, subject: bytes = b"") -> Need:
@@ -110,6 +116,13 @@ class ScannerLike(Protocol):
 
     def more(self, most: int) -> list[Frame]:
         """Return the whole message frames that follow at once and are wanted, `most` at most."""
+        ...
+
+    def subscriptions(self, most: int) -> tuple[Run, list[tuple[bytes, bytes, bytes]]] | None:
+        """Return the plain SUBs and UNSUBs that follow at once, `most` at most, whoever wants them.
+
+        One by one they are sid, subject (`b""` for an UNSUB) and queue.  None where there is none.
+        """
         ...
 
     def untake(self, frames: list[Frame]) -> None:
