@@ -145,8 +145,8 @@ def subscribe(server: NatsServer, count: int, verbose: bool, direct: bool, text:
         if verbose:
             sock.sendall(b'CONNECT {"verbose":true}\r\nPING\r\n')
             until(sock, b"PONG\r\n")
-        for form in (b"SUB a.b.%d %d\r\n", b"UNSUB %.0s%d\r\n", b"SUB a.b.%d %d\r\n"):
-            blocks = [b"".join(form % (n, n) for n in range(at, at + RUN)) for at in range(0, count, RUN)]
+        for form in (b"SUB a.b.%(n)d %(n)d\r\n", b"UNSUB %(n)d\r\n", b"SUB a.b.%(n)d %(n)d\r\n"):
+            blocks = [b"".join(form % {b"n": n} for n in range(at, at + RUN)) for at in range(0, count, RUN)]
             found: list[float] = []
             with watched(port, found):
                 for block in blocks:
