@@ -24,7 +24,8 @@ class Exit(IntEnum):
     COULD_NOT_RUN = 2
     """The command could not do its work: wrong usage, a missing or unreadable file, nobody at the address."""
     PARTLY = 3
-    """`capture recover` wrote the new file, and some frames are lost."""
+    """Some frames are lost: `capture recover` wrote what was whole, `run` could not write the end of its
+    capture."""
     STOPPED = 130
     """SIGINT or SIGTERM interrupted the work."""
     NOBODY_READS = 141

@@ -116,7 +116,8 @@ def run(config: Path | None, **values: Any) -> None:
 
     Settings come from defaults, --config, NATSPROXY_* and flags; a later one wins (see natsproxy config).
     SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads rules, certificates,
-    credentials and users, reopens the log and starts a new segment of the capture.
+    credentials and users, reopens the log and starts a new segment of the capture.  Exit code 3: the end of
+    the capture could not be written.
 
     \b
     natsproxy run --upstream nats://127.0.0.1:4223
@@ -152,6 +153,8 @@ def run(config: Path | None, **values: Any) -> None:
     idle = proxy.unfired() if values["rules_must_fire"] else []
     if idle:
         raise FoundWrong("\n".join(f"rule {one.name!r} never fired: {one.never_fired()}" for one in idle))
+    if proxy.unwritten is not None:  # the log says why
+        raise SystemExit(Exit.PARTLY)
 
 
 def _shown() -> Rows:

@@ -16,8 +16,11 @@ a disk that is too slow, or fails:
 3. `wait` and `close` keep every record of the traffic that passes.  The queue then exceeds its bound by one
    read of each connection, and by the closing records of the connections that are ended.
 4. An outage is reported twice: an error when it begins, and an event when it is over, with the number of
-   missing frames.  The capture has a gap record for it.
-5. Those who look on see a sample of what `gap` drops, and its counts.
+   missing frames.  The capture has a gap record for it.  A write that fails while the disk is slow already
+   is the true reason, and is reported too.
+5. Frames that cannot be written at the end are in a gap record too, if there is room for that, and always
+   in `failure`.
+6. Those who look on see a sample of what `gap` drops, and its counts.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from typing import Final
 import trio
 
 from natsproxy.capture.filter.recording_filter import RecordingFilter
-from natsproxy.capture.format.records import Gap, Item, Preamble
+from natsproxy.capture.format.records import Item, Preamble
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, Missed
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.settings import RecordSettings
@@ -41,7 +44,7 @@ from natsproxy.net.admission import Admission
 from natsproxy.net.clock import BlockClocks, boot_id, now_ns
 from natsproxy.net.live_blocks import KEPT, LiveBlocks
 from natsproxy.net.retention import Expired, Retention
-from natsproxy.net.writer_thread import WriterThread
+from natsproxy.net.writer_thread import Loss, WriterThread
 from natsproxy.wire.frames import NO_LIMIT
 
 FILTERED_FRAMES: Final = 2048
@@ -107,6 +110,7 @@ class Recorder:
         self._dropping = False  # what comes is not written
         self._owed = False  # the preambles of a segment that began meanwhile
         self._missed: Missed | None = None
+        self._reported: Missed | None = None  # to the thread, in the outage that is not over
         self._held_until: int | None = None
         self._credit, self._credit_at = _SLOWDOWN_CREDIT, now_ns()
         self._outage: tuple[str, int] | None = None  # its reason and begin (ns)
@@ -185,9 +189,9 @@ class Recorder:
             self._seal()
         if self.settings.overflow == "gap":
             self._dropping = True
-            self._begin_outage(SLOW, "traffic goes on unrecorded")
+            self._begin_outage(self._thread.failure or SLOW, "traffic goes on unrecorded")
         elif self.settings.overflow == "close":
-            self._refuse(SLOW)
+            self._refuse(self._thread.failure or SLOW)
         elif self._admission.refusal is None:
             self._hold_up(self.settings.wait)
         self._thread.notify_room()
@@ -222,28 +226,40 @@ class Recorder:
             self._end_all(reason)
 
     def _begin_outage(self, reason: str, meanwhile: str) -> None:
-        if self._outage is None:
-            self._outage = reason, now_ns()
+        if self._outage is None or (self._outage[0] == SLOW != reason):
+            since = now_ns() if self._outage is None else self._outage[1]
+            self._outage = reason, since
             self._emit(Notice(now_ns(), None, "error", f"the capture stands still, {meanwhile}: {reason}"))
 
     def _resume(self) -> None:
         self._full = False
-        if self._dropping:
-            self.seal()
-            self._dropping = False
-        missed, self._missed = self._missed, None
+        self._report_missed()
         self._stop_holding()
-        outage, self._outage = self._outage, None
-        if outage is None:
-            return
-        reason, since = outage
-        if missed is not None:
-            self.put(Gap(None, missed.t1, {"reason": reason, **missed._asdict()}))
         if self._owed:
             self._owed = False
             self._introduce()
-        _, _, frames, size = missed or (0, 0, 0, 0)
-        self._emit(GapEvent(now_ns(), None, reason, size, frames, since))
+        if not self._closing:  # else it is not known yet what the end will miss
+            self._end_outage()
+
+    def _end_outage(self) -> None:
+        outage, self._outage = self._outage, None
+        missed, self._reported = self._reported, None
+        if outage is not None:
+            _, _, frames, size = missed or (0, 0, 0, 0)
+            self._emit(GapEvent(now_ns(), None, outage[0], size, frames, outage[1]))
+
+    def _report_missed(self) -> None:
+        """Let the thread record what was dropped, and drop no more."""
+        if not self._dropping:
+            return
+        self.seal()
+        self._dropping = False
+        missed, self._missed = self._missed, None
+        if missed is not None:
+            reason = self._outage[0] if self._outage is not None else SLOW
+            mono, wall = self._clocks.read()
+            self._thread.miss(Loss(reason, missed.t0, missed.t1, wall - mono + missed.t1, *missed[2:]))
+            self._reported = missed
 
     def _on_expired(self, expired: Expired) -> None:
         segments, size = self.expired
@@ -268,10 +284,19 @@ class Recorder:
             nursery.start_soon(self._keep_time)
             await trio.to_thread.run_sync(self._thread.run, limiter=trio.CapacityLimiter(1))
             nursery.cancel_scope.cancel()
-        if self._thread.failure is not None:
-            lost = self._thread.lost_frames
-            self.failure = f"{self._thread.failure}: {lost} frames at its end are not in it"
-            self._emit(Notice(now_ns(), None, "error", self.failure))
+        self._report_end()
+
+    def _report_end(self) -> None:
+        failure, lost = self._thread.failure, self._thread.given_up
+        if failure is None and lost is None:
+            self._end_outage()
+            return
+        reason = failure if lost is None else lost.reason
+        counts = [(one.frames, one.bytes) for one in (lost, self._reported) if one is not None]
+        frames, size = sum(one[0] for one in counts), sum(one[1] for one in counts)
+        self.failure = f"{reason}: {frames} frames at its end are not in it"
+        facts: dict[str, object] = {"missing_frames": frames, "missing_bytes": size}
+        self._emit(Notice(now_ns(), None, "error", self.failure, facts))
 
     async def _keep_time(self) -> None:
         """Seal blocks in time, begin segments when they are due, hold traffic up no longer than allowed."""
@@ -290,8 +315,7 @@ class Recorder:
             if self._rotate or self._due_to_rotate():
                 self._rotate = False
                 self._next_segment()
-        if self._dropping:
-            self._resume()
+        self._report_missed()
         if self.builder.begun:
             self._seal()
         self._thread.end()

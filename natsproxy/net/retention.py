@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from natsproxy.capture.names import name_of
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.config.settings import RecordSettings
 from natsproxy.errors import CaptureError, TruncatedCapture
@@ -100,10 +101,8 @@ class Retention:
                 stem, dot, suffix = entry.name.rpartition(".")
                 if not dot or suffix != "ncap" or not entry.is_file(follow_symlinks=False):
                     continue
-                if self._stem is not None and stem != self._stem:  # or `x-1.ncap` beside `x.ncap`
-                    before, _, number = stem.rpartition("-")
-                    if before != self._stem or not number.isdecimal():
-                        continue
+                if self._stem not in (None, stem, name_of(Path(entry.name)).base):
+                    continue
                 yield entry.name, entry.inode()
 
     def _examine(self, key: _Key) -> _Finished | None:

@@ -10,6 +10,12 @@ the blocks behind it wait in memory, and the recorder bounds them and seals no s
 gets two calls for an outage: one when writing first fails, and one when writing goes on and the queue has
 room again.
 
+The thread answers for all that it is given, and for what the recorder had no room for:
+1. A block is written whole, or it is given up and becomes a part of the loss.  Only after `end` are blocks
+   given up.
+2. The loss goes into the capture as a gap record before any later block, and before the index.
+3. A capture with a loss that has no gap record gets no index: it is not closed, and says so.
+
 Old segments are deleted here too (`retention.py`), so that no traffic waits for it.
 """
 
@@ -18,9 +24,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from natsproxy.capture.write.builder import SealedBlock
+from natsproxy.capture.format.records import Gap
+from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
 from natsproxy.net.retention import Expired, Retention
@@ -33,13 +40,58 @@ BLOCK_COST: Final = 8192
 _MANY: Final = 8  # jobs that wait
 
 
+class Loss(NamedTuple):
+    """Traffic that is not in the capture: see `records.Gap`.  wall: the wall clock at `t1`."""
+
+    reason: str
+    t0: int
+    t1: int
+    wall: int
+    frames: int
+    bytes: int
+
+    def joined(self, later: Loss) -> Loss:
+        """Return both losses as one."""
+        return later._replace(
+            reason=self.reason,
+            t0=self.t0,
+            frames=self.frames + later.frames,
+            bytes=self.bytes + later.bytes,
+        )
+
+    def block(self) -> SealedBlock:
+        """Return the block with its gap record."""
+        info = {
+            "reason": self.reason,
+            "t0": self.t0,
+            "t1": self.t1,
+            "frames": self.frames,
+            "bytes": self.bytes,
+        }
+        builder = BlockBuilder()
+        builder.begin(self.t1, self.wall)
+        builder.add(Gap(None, self.t1, info))
+        return builder.seal()
+
+
+def loss_of(block: SealedBlock, reason: str) -> Loss:
+    """Return the loss of a block."""
+    mono0, wall0, first, last = block.summary[:4]
+    return Loss(reason, mono0 + first, mono0 + last, wall0 + last, block.frames, block.length)
+
+
+Job = SealedBlock | Loss | SegmentInfo | None
+"""A block, what is missing between two blocks, a new segment; None for the end."""
+
+
 class WriterThread:
     """Writes blocks and begins segments, in the order in which they are given.
 
     call_in_loop: calls a function in the loop's thread, soon.  on_failure: called there with the reason.
     on_expired: called there when `retention` has deleted segments.
     on_room: called there when no more than `low` bytes wait, after a failure or `notify_room`.
-    failure: the reason while writing fails.  lost_frames: frames that were given up at the end.
+    failure: the reason while writing fails.  given_up: the blocks that could not be written after `end`.
+    unrecorded: the loss that has no gap record yet.
     """
 
     def __init__(
@@ -53,14 +105,15 @@ class WriterThread:
         on_room: Callable[[], None],
         on_expired: Callable[[Expired], None],
     ) -> None:
-        self.lost_frames = 0
         self.failure: str | None = None
+        self.given_up: Loss | None = None
+        self.unrecorded: Loss | None = None
         self._writer = writer
         self._retention = retention
         self._low = low
         self._call_in_loop, self._on_failure, self._on_room = call_in_loop, on_failure, on_room
         self._on_expired = on_expired
-        self._jobs: SimpleQueue[SealedBlock | SegmentInfo | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._ending = threading.Event()
         self._notify = False
         # Each counter is changed by one thread only, the loop's or ours: an addition is not atomic.
@@ -89,6 +142,10 @@ class WriterThread:
         self._bytes_given += block.length + BLOCK_COST
         self._jobs.put(block)
 
+    def miss(self, loss: Loss) -> None:
+        """Put a loss in the queue: later blocks come behind its gap record."""
+        self._jobs.put(loss)
+
     def begin_segment(self, info: SegmentInfo) -> None:
         """Put a new segment in the queue: later blocks go into it."""
         self._segments_given += 1
@@ -101,7 +158,7 @@ class WriterThread:
             self._notify_now()
 
     def end(self) -> None:
-        """Let `run` end after the last write; a write that fails from now on is repeated once, then lost."""
+        """Let `run` end after the last write; what fails from now on is tried once more, then given up."""
         self._ending.set()
         self._jobs.put(None)
 
@@ -114,7 +171,7 @@ class WriterThread:
         while self._carry_out(job):
             job = self._next()
 
-    def _next(self) -> SealedBlock | SegmentInfo | None:
+    def _next(self) -> Job:
         """Wait for the next job; segments that become too old meanwhile are deleted."""
         while True:
             due = self._retention.due() if self._retention is not None else None
@@ -123,8 +180,10 @@ class WriterThread:
             except Empty:
                 self._make_room(self._writer.size)
 
-    def _carry_out(self, job: SealedBlock | SegmentInfo | None) -> bool:
+    def _carry_out(self, job: Job) -> bool:
         """Write until it succeeds or is given up; False after the last job."""
+        if isinstance(job, Loss):
+            self._lose(job)
         pause, last = FIRST_PAUSE, False
         while True:
             try:
@@ -135,7 +194,7 @@ class WriterThread:
                     self._notify = True
                     self._call_in_loop(self._on_failure, self.failure)
                 if last:
-                    self._give_up(job)
+                    self._give_up(job, self.failure)
                     break
                 last = self._ending.wait(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
@@ -144,21 +203,39 @@ class WriterThread:
                 break
         if isinstance(job, SegmentInfo):
             self._segments_begun += 1
-        elif job is not None:
+        elif job is not None and not isinstance(job, Loss):
             self._bytes_written += job.length + BLOCK_COST
         if self._notify and self.failure is None and self.waiting <= self._low:
             self._notify_now()
         return job is not None
 
-    def _attempt(self, job: SealedBlock | SegmentInfo | None) -> None:
+    def _attempt(self, job: Job) -> None:
         if isinstance(job, SegmentInfo):
             self._writer.open_segment(job)
             self._look()
-        elif job is not None:
-            self._make_room(self._writer.size + job.length)
-            self._writer.write(job)
-        else:
+            return
+        if self.unrecorded is not None:
+            self._write(self.unrecorded.block())
+            self.unrecorded = None
+        if job is None:
             self._writer.close()
+        elif not isinstance(job, Loss):
+            self._write(job)
+
+    def _write(self, block: SealedBlock) -> None:
+        self._make_room(self._writer.size + block.length)
+        self._writer.write(block)
+
+    def _lose(self, loss: Loss) -> None:
+        self.unrecorded = loss if self.unrecorded is None else self.unrecorded.joined(loss)
+
+    def _give_up(self, job: Job, reason: str) -> None:
+        if job is None:
+            self._writer.abandon()
+        elif not isinstance(job, Loss | SegmentInfo):  # a loss stays; the present segment goes on
+            loss = loss_of(job, reason)
+            self.given_up = loss if self.given_up is None else self.given_up.joined(loss)
+            self._lose(loss)
 
     def _look(self) -> None:
         """Look for segments that are finished now, and delete those that there is no room for."""
@@ -174,12 +251,6 @@ class WriterThread:
         expired = self._retention.make_room(more) if self._retention is not None else None
         if expired is not None:
             self._call_in_loop(self._on_expired, expired)
-
-    def _give_up(self, job: SealedBlock | SegmentInfo | None) -> None:
-        if job is None:
-            self._writer.abandon()
-        elif not isinstance(job, SegmentInfo):
-            self.lost_frames += job.frames
 
     def _notify_now(self) -> None:
         self._notify = False

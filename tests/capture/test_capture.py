@@ -194,22 +194,25 @@ def test_not_a_capture_is_one_sentence(tmp_path: Path) -> None:
             open_capture(tmp_path / name)
 
 
-def test_a_single_file_that_goes_on_in_another_one_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("old_names", [False, True])
+def test_a_single_file_that_goes_on_in_another_one_is_told(old_names: bool, tmp_path: Path) -> None:
     """Another segment, or a later run; a pattern reads them all."""
+    paths = []
     for run in (b"1", b"2"):
         writer = CaptureWriter(tmp_path / "x.ncap", SegmentInfo(run * 16, bytes(16), WALL, MONO))
-        writer.open_segment()
-        writer.open_segment()
+        paths += [writer.open_segment(), writer.open_segment()]
         writer.close()
+    assert sorted(tmp_path.iterdir()) == paths
+    if old_names:
+        paths = [paths[0], *(path.rename(tmp_path / f"x-{n}.ncap") for n, path in enumerate(paths[1:], 1))]
     told: list[str] = []
-    for name in ("x.ncap", "x-1.ncap", "x-2.ncap", "x*.ncap"):
-        open_capture(tmp_path / name, told.append)
+    for path in (*paths[:3], tmp_path / "x*.ncap"):
+        open_capture(path, told.append)
     where, every = tmp_path / "x.ncap", "which is not read ('x*.ncap' reads all)"
-    assert told == [f"{where}: the recording goes on in x-1.ncap, {every}"]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["x-1.ncap", "x-2.ncap", "x-3.ncap", "x.ncap"]
-    (tmp_path / "x-1.ncap").unlink()
+    assert told == [f"{where}: the recording goes on in {paths[1].name}, {every}"]
+    paths[1].unlink()
     open_capture(tmp_path / "x.ncap", told.append)
-    assert told[1:] == [f"{where}: a later run recorded to x-2.ncap, {every}"]
+    assert told[1:] == [f"{where}: a later run recorded to {paths[2].name}, {every}"]
 
 
 def test_a_growing_capture_is_followed_across_rotation(tmp_path: Path) -> None:
@@ -333,9 +336,10 @@ def test_an_existing_capture_is_never_overwritten(tmp_path: Path) -> None:
     paths = []
     for _ in range(3):
         writer = CaptureWriter(tmp_path / "x.ncap", SegmentInfo(bytes(16), bytes(16), WALL, MONO))
-        paths.append(writer.open_segment().name)
+        paths.append(writer.open_segment())
         writer.close()
-    assert paths == ["x.ncap", "x-1.ncap", "x-2.ncap"]
+    assert sorted(tmp_path.iterdir()) == paths
+    assert paths[0].name == "x.ncap"
 
 
 def test_malformed_items_are_errors() -> None:

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from natsproxy.capture.format.blocks import MAGIC
 from natsproxy.capture.format.records import Item, Open
+from natsproxy.capture.names import segment_order
 from natsproxy.capture.read import reader as reading
 from natsproxy.capture.read.reader import Follower, open_capture
 from natsproxy.capture.read.segment import CaptureFile
@@ -81,7 +82,7 @@ def test_a_folder_whose_first_segment_goes_before_it_is_opened(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That is no loss: the reading began behind it."""
-    order = reading.segment_order
+    order = segment_order
 
     def listed(paths: Iterator[Path]) -> list[Path]:
         found = order(paths)
@@ -166,7 +167,7 @@ def test_a_follower_lists_a_segment_that_is_gone_when_it_opens_it(
 @pytest.mark.parametrize("command", ["cat", "info", "verify", "export --jsonl -", "export --pcapng -"])
 def test_commands_go_on_and_say_so(folder: Folder, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     """Of each segment that was deleted after the folder was listed."""
-    order = reading.segment_order
+    order = segment_order
 
     def listed(paths: Iterator[Path]) -> list[Path]:
         found = order(paths)

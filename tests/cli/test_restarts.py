@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -249,4 +250,4 @@ def test_a_part_of_the_runs_is_never_read_without_a_word(files: Path) -> None:
     for command in [*([*command, str(first)] for command in commands), *cassette]:
         done = CliRunner().invoke(main, command)
         assert done.exit_code == 0
-        assert "a later run recorded to t-1.ncap, which is not read" in done.stderr, command
+        assert re.search(r"a later run recorded to t_\w+\.ncap, which is not read", done.stderr), command

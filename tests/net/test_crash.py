@@ -20,10 +20,11 @@ from pathlib import Path
 import nats
 import pytest
 
-from natsproxy.capture.format.records import Gap
+from natsproxy.capture.format.records import Frames, Gap
 from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import recover, verify
+from natsproxy.errors import Exit
 from natsproxy.wire.ops import C2S, Op, op_mask
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
@@ -151,11 +152,11 @@ def small_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
 
 
-async def publish(url: str, count: int) -> None:
-    """Publish messages of 10,000 bytes, each once the one before it is at the server."""
+async def publish(url: str, count: int, size: int = 10_000) -> None:
+    """Publish messages, each once the one before it is at the server."""
     client = await nats.connect(url)
     for _ in range(count):
-        await client.publish("a", bytes(10_000))
+        await client.publish("a", bytes(size))
         await client.flush()
     await client.close()
 
@@ -212,6 +213,31 @@ def test_a_capture_outlives_a_full_disk(nats_server: NatsServer, small_disk: Pat
         assert proxy.drain() == 0
         assert [line["level"] for line in proxy.lines()].count("error") == 1
     assert published(path) == 150
+
+
+@pytest.mark.server
+def test_a_full_disk_at_the_end_is_said_everywhere(nats_server: NatsServer, small_disk: Path) -> None:
+    """A large block has no room and small ones behind it do: a gap, a line in the log and the exit code."""
+    path, other = small_disk / "x.ncap", small_disk / "other"
+    # A changed INFO would be two records: one that came, one that went.
+    options = ["--record", str(path), "--record-flush", "10ms", "--advertise", "pass"]
+    with ProxyProcess(nats_server.url, *options) as proxy:
+        other.write_bytes(bytes(3_700_000))
+        asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}", 1))
+        proxy.wait_for(lambda line: line["event"] == "closed")
+        asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}", 1, size=900_000))
+        proxy.wait_for(lambda line: "the capture stands still" in line["event"])
+        asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}", 10, size=10))
+        proxy.wait_for(lambda line: line["event"] == "closed", 3)  # a drain would send frames of its own
+        assert proxy.drain() == Exit.PARTLY
+        closed = [line for line in proxy.lines() if line["event"] == "closed"]
+        (missing,) = [line["missing_frames"] for line in proxy.lines() if "missing_frames" in line]
+    reader = open_capture(path)
+    items = [item for _, item in reader.items()]
+    frames = sum(one.frames for one in items if isinstance(one, Frames))
+    gaps = sum(item.info["frames"] for item in items if isinstance(item, Gap))
+    assert frames + gaps == sum(line["c2s_frames"] + line["s2c_frames"] for line in closed)
+    assert missing == gaps > 0
 
 
 @pytest.mark.server

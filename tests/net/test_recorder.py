@@ -236,7 +236,7 @@ async def test_a_segment_that_begins_in_an_outage_stands_alone(
         disk.moving.set()
         await run.until(run.gaps)
         assert await ask(stream, MESSAGE)
-    items = [item for _, item in open_capture(tmp_path / "x-1.ncap").items()]
+    items = [item for _, item in open_capture(tmp_path / listed(tmp_path)[-1]).items()]
     gap, preamble, *rest = items
     assert isinstance(gap, Gap)
     assert isinstance(preamble, Preamble)
@@ -419,11 +419,26 @@ async def test_a_full_disk_with_room_again(nats_server: NatsServer, tmp_path: Pa
         await run.until(run.ends)
     assert listed(tmp_path) == ["x.ncap"]
     frames, (gap,) = counted(path)
-    assert "No space left on device" in gap.info["reason"]
     assert frames + gap.info["frames"] == arrived(run)
     assert [one.frames for one in run.gaps()] == [0, gap.info["frames"]]
-    assert len(run.notices("error")) == 2
+    assert len(run.notices("error")) >= 2  # the queue may be full before the first write fails
     assert open_capture(path).tail() is None
+
+
+async def test_the_reason_is_the_write_that_fails(tmp_path: Path, disk: Disk, mock_clock: MockClock) -> None:
+    """Also where the queue is full before a block was tried: that the disk is slow is not the whole truth."""
+    path = tmp_path / "x.ncap"
+    async with alone(path, queue=QUEUE, flush=60_000 * MS) as recorder:
+        disk.fill()
+        for number in range(40):
+            recorder.put(Frames(1, C2S, MESSAGE, 1, 1, number, now_ns(), number, now_ns()))
+        with trio.fail_after(20):
+            while recorder._outage is None or "No space" not in recorder._outage[0]:
+                await trio.lowlevel.checkpoint()
+        disk.error = 0
+    frames, (gap,) = counted(path)
+    assert "No space left on device" in gap.info["reason"]
+    assert frames + gap.info["frames"] == 40
 
 
 @pytest.mark.server
@@ -451,7 +466,7 @@ async def test_a_file_that_is_no_more_is_left_for_a_new_one(
         assert await ask(stream, MESSAGE * 3)
         await stream.aclose()
         await run.until(run.ends)
-    found = [name.rpartition("-")[2] for name in listed(folder)]
+    found = [name.rpartition("-")[2] for name in listed(folder)]  # `<time>-<recorder>-<n>`
     assert found == ["0.ncap", "1.ncap"] if trouble == "EIO" else ["1.ncap"]
     frames, gaps = counted(folder)
     assert gaps == []

@@ -21,6 +21,7 @@ from natsproxy.admin.api.schema import Schema, fields, flag, items, shape, text,
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.streamed import Streamed
 from natsproxy.capture.format.blocks import MAGIC
+from natsproxy.capture.names import of_file
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.config.build import capture_settings
 from natsproxy.config.options import OPTIONS
@@ -185,11 +186,7 @@ def _segments_of(settings: RecordSettings) -> Iterator[Path]:
     if path.suffix != ".ncap":
         yield from path.glob("*.ncap")
         return
-    yield path
-    for other in path.parent.glob("*.ncap"):
-        stem, _, number = other.stem.rpartition("-")
-        if stem == path.stem and number.isdecimal():
-            yield other
+    yield from of_file(path)
 
 
 def _looked_at(path: Path, finished: bool) -> tuple[int, int]:

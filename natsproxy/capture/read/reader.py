@@ -29,6 +29,7 @@ from typing import TypeVar
 
 from natsproxy.capture.format import records
 from natsproxy.capture.format.blocks import MAGIC, Kind
+from natsproxy.capture.names import of_file, segment_order
 from natsproxy.capture.read.copied import Copy, copied, sentence
 from natsproxy.capture.read.runs import Head, Run, by_time, head_of, heads, runs_of
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
@@ -181,7 +182,7 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
 
 
 def _continuation(path: Path) -> str | None:
-    """Return the sentence that tells of the file `x-….ncap` in which the recording of `x.ncap` goes on."""
+    """Return the sentence that tells of the file in which the recording of `x.ncap` goes on."""
     own = next(heads([path]), None)
     if own is None:
         return None
@@ -198,7 +199,7 @@ def _continuation(path: Path) -> str | None:
 
 def _beside(path: Path) -> list[Path]:
     """Return the files in which the recording of `x.ncap` may go on."""
-    return segment_order(path.parent.glob(f"{glob.escape(path.stem)}-*.ncap"))
+    return [other for other in segment_order(of_file(path)) if other != path]
 
 
 def last_moment(reader: CaptureReader) -> int | None:
@@ -216,22 +217,12 @@ def last_moment(reader: CaptureReader) -> int | None:
     return max(moments, default=None)
 
 
-def segment_order(paths: Iterator[Path]) -> list[Path]:
-    """Return paths by name, and by the number at its end: segment 10 comes behind segment 9."""
-
-    def key(path: Path) -> tuple[str, int]:
-        name, _, number = path.stem.rpartition("-")
-        return (name, int(number)) if number.isdigit() else (path.stem, 0)
-
-    return sorted(paths, key=key)
-
-
 class Follower:
     """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting.
 
-    A file goes on in the next of its recorder, `x-….ncap` behind `x.ncap`.  lost: told of segments that were
-    deleted before they were read.  What several runs have recorded between two polls comes by time, block by
-    block.
+    A file goes on in the next of its recorder, `x_<time>.ncap` behind `x.ncap`.  lost: told of segments that
+    were deleted before they were read.  What several runs have recorded between two polls comes by time,
+    block by block.
     """
 
     def __init__(self, path: Path | str, lost: Tell) -> None:

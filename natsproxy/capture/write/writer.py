@@ -6,19 +6,24 @@ cut back to its last whole block, and CaptureError is raised.  The caller may tr
 goes to the same file once a full disk has room, and to a new segment where the file was removed or cannot be
 used.
 
+From its first segment until `close` a capture always has a segment without an index: a new segment is there
+before the one before it gets its index.  So whatever ends the writing, and at whatever moment, the files
+themselves say that the capture was not closed.
+
 Written blocks leave the kernel's page cache soon: a capture that nobody reads now must not take the memory of
 others, and fresh pages for all of it would cost more processor time than everything else here (several times
 as much on virtual machines that give unused pages back to their host).  It also keeps the final fsync short.
 
-A file goes through these states: no file (`_fd` is -1); open; open and torn (a part of a block stands behind
-the last whole one, and is cut off before the next write); open and broken (nothing more can be written to
-it: the next write begins a new segment); closed with its index, or abandoned without one.
+A segment's file goes through these states: open; open and torn (a part of a block stands behind the last
+whole one, and is cut off before the next write); open and broken (nothing more can be written to it: the next
+block goes to a new segment); closed with its index, or left without one.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from errno import EDQUOT, ENOSPC
@@ -28,6 +33,7 @@ from typing import Any
 import msgpack
 
 from natsproxy import __version__
+from natsproxy.capture import names
 from natsproxy.capture.format.blocks import MAGIC, VERSION, ZSTD, Kind, Parts, header
 from natsproxy.capture.write.builder import SealedBlock
 from natsproxy.capture.write.index import Index
@@ -37,6 +43,9 @@ _IOV_MAX = 1000  # below the kernel's 1,024
 _BEHIND = 8 << 20  # bytes after which the kernel is told to write, and to forget what it has written
 _FORGOTTEN = 64 << 20  # bytes behind which nothing is to be forgotten any more
 _NAMES = 10_000  # names that are tried for a capture beside others
+
+Buffer = bytes | bytearray | memoryview
+"""A body in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,95 +61,52 @@ class SegmentInfo:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-class CaptureWriter:
-    """Writes one capture: a file `x.ncap`, or a folder of segments."""
+class _SegmentFile:
+    """The file of one segment, open for writing.
 
-    def __init__(self, path: Path, info: SegmentInfo, *, compression: str = "none") -> None:
-        if path.suffix == ".txt":  # else it would become a folder of that name
-            raise CaptureError(
-                "record to x.ncap or a folder; `capture export --text` makes a text of it", path=path
-            )
+    size: the bytes of its whole blocks.  broken: nothing more can be written to it.
+    """
+
+    def __init__(self, path: Path, fd: int, info: SegmentInfo, number: int) -> None:
         self.path = path
-        self.single = path.suffix == ".ncap"
         self.info = info
-        self.segment = -1
+        self.number = number
         self.size = 0
-        self._behind = 0  # the size at the last call of `_write_behind`
-        self.file: Path | None = None
-        self._fd = -1
+        self.broken = False
+        self.index = Index(info.wall)
+        self._fd = fd
         self._torn = False
-        self._broken = False
-        self._index = Index(info.wall)
-        self._compress = _compressor(compression)
+        self._behind = 0  # the size at the last call of `_write_behind`
 
-    def full(self, size: int) -> bool:
-        """Tell whether a segment of at most this size is to end; 0: of any size."""
-        return size > 0 and (self.size >= size or self._index.full)
+    @property
+    def removed(self) -> bool:
+        """True if the file has no name any more."""
+        return not os.fstat(self._fd).st_nlink
 
-    def open_segment(self, info: SegmentInfo | None = None) -> Path:
-        """Close the present segment, and begin the next one."""
-        self.close()
-        self.info = info or self.info
-        if not self.single:
-            try:
-                self.path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                reason = f"cannot create the folder of the capture: {error.strerror}"
-                raise CaptureError(reason, path=self.path) from None
-        self.segment += 1
+    @property
+    def usable(self) -> bool:
+        """True if what is written to it is not lost."""
+        return not (self.broken or self.removed)
+
+    def append(self, parts: Parts) -> None:
+        """Write all of some bytes.  Raises CaptureError; then nothing of them counts."""
+        written = 0
         try:
-            self.file, self._fd = self._create()
-        except CaptureError:
-            self.segment -= 1
-            raise
-        self.size = self._behind = 0
-        self._torn = self._broken = False
-        self._index = Index(self.info.wall)
-        try:
-            self._write(beginning(self.info, self.segment))
-        except CaptureError:
-            self.abandon()
-            raise
-        return self.file
+            if self._torn:
+                self._cut_back()
+            for at in range(0, len(parts), _IOV_MAX):
+                written += self._writev([memoryview(part) for part in parts[at : at + _IOV_MAX] if len(part)])
+        except OSError as error:
+            self.broken = error.errno not in (ENOSPC, EDQUOT)  # a full disk may have room again
+            self._tear()
+            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.path) from None
+        self.size += written
 
-    def _create(self) -> tuple[Path, int]:
-        """Create the segment's file under the next free name; an existing file is never touched."""
-        # O_EXCL: two recorders that start at once on one path get two names, not one file.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        for number in range(self.segment, self.segment + _NAMES):
-            file = self.path / f"{self.info.recorder.hex()}-{self.segment}.ncap"
-            if self.single:
-                file = self.path.with_name(f"{self.path.stem}-{number}.ncap") if number else self.path
-            try:
-                fd = os.open(file, flags, 0o600)
-            except FileExistsError:
-                continue
-            except OSError as error:
-                raise CaptureError(f"cannot create the capture: {error.strerror}", path=file) from None
-            # It says that the segment is being written (`net/retention.py`), and ends with this process.
-            with suppress(OSError):  # not every file system has locks
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file, fd
-        raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
-
-    def write(self, block: SealedBlock) -> None:
-        """Write a records block.
-
-        Raises CaptureError; then the file ends with its last whole block, and the block may be tried again.
-        """
-        if self._fd < 0 or self._unusable():
-            self.abandon()
-            self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
-        flags = 0
-        # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
-        body = block.buffers[0] if len(block.buffers) == 1 else b"".join(block.buffers)
-        if self._compress is not None:
-            body = self._compress(body)
-            flags = ZSTD
-        offset = self.size
-        summary = msgpack.packb(block.summary)
-        self._block(Kind.RECORDS, flags, summary, [body])
-        self._index.add(offset, summary, block.summary)
+    def add(self, flags: int, summary: Sequence[Any], body: Buffer) -> None:
+        """Write a records block.  Raises as `append`."""
+        packed, offset = msgpack.packb(summary), self.size
+        self.append([header(Kind.RECORDS, flags, packed, [body], len(body)), packed, body])
+        self.index.add(offset, packed, summary)
         if self.size - self._behind >= _BEHIND:
             self._write_behind()
 
@@ -152,28 +118,10 @@ class CaptureWriter:
             with suppress(OSError):  # not every file system can
                 os.posix_fadvise(self._fd, first, self.size - first, os.POSIX_FADV_DONTNEED)
 
-    def _unusable(self) -> bool:
-        """Tell whether a write would be lost: the file was removed, or a write to it failed for good."""
-        return self._broken or not os.fstat(self._fd).st_nlink
-
-    def _block(self, kind: Kind, flags: int, summary: bytes, body: Parts) -> None:
-        length = sum(map(len, body))
-        self._write([header(kind, flags, summary, body, length), summary, *body])
-
-    def _write(self, parts: Parts) -> None:
-        written = 0
-        try:
-            if self._torn:
-                self._cut_back()
-            for at in range(0, len(parts), _IOV_MAX):
-                written += self._writev([memoryview(part) for part in parts[at : at + _IOV_MAX] if len(part)])
-        except OSError as error:
-            self._torn = True
-            self._broken = error.errno not in (ENOSPC, EDQUOT)  # a full disk may have room again
-            with suppress(OSError):  # it is tried again before the next write
-                self._cut_back()
-            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
-        self.size += written
+    def _tear(self) -> None:
+        self._torn = True
+        with suppress(OSError):  # it is tried again before the next write
+            self._cut_back()
 
     def _cut_back(self) -> None:
         os.ftruncate(self._fd, self.size)
@@ -191,41 +139,182 @@ class CaptureWriter:
                 parts[0] = parts[0][count:]
         return total
 
-    def close(self) -> None:
-        """Write index and footer, sync and close; idempotent.  Without them the file stays readable.
-
-        Raises CaptureError; then the caller tries again, or calls `abandon`.
-        """
-        if self._fd < 0:
-            return
-        if self._unusable():
-            self.abandon()
-            return
-        size = self.size
-        self._write(self._index.ending(size))
+    def finish(self) -> None:
+        """Write index and footer, sync and close.  Raises CaptureError; then the file stays open without."""
+        whole = self.size
+        self.append(self.index.ending(whole))
         try:
             os.fsync(self._fd)
         except OSError as error:
             # The kernel reports a failed write-back once and then forgets it: another fsync would lie.
-            self.size, self._torn, self._broken = size, True, True
-            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.file) from None
+            self.size, self.broken = whole, True
+            self._tear()
+            raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.path) from None
         self._release()
 
-    def abandon(self) -> None:
-        """Close the file without an index; a file without blocks is removed, and its number used again."""
-        if self._fd < 0:
-            return
-        if not self._index.blocks and self.file is not None:
-            self.segment -= 1
-            with suppress(OSError):  # it may be gone already, and another file may have its name
-                if os.path.samestat(self.file.stat(), os.fstat(self._fd)):
-                    self.file.unlink()
+    def leave(self) -> None:
+        """Close the file without an index: it ends with its last whole block, if the disk allows that."""
+        if self._torn:
+            self._tear()
+        self._release()
+
+    def discard(self) -> None:
+        """Close the file and remove it, if it still has its name."""
+        with suppress(OSError):  # it may be gone already, and another file may have its name
+            if os.path.samestat(self.path.stat(), os.fstat(self._fd)):
+                self.path.unlink()
         self._release()
 
     def _release(self) -> None:
-        fd, self._fd = self._fd, -1
         with suppress(OSError):  # it is synced, or its failure was raised already
-            os.close(fd)
+            os.close(self._fd)
+
+
+class CaptureWriter:
+    """Writes one capture: a file `x.ncap`, or a folder of segments.
+
+    info: of the segment that is written, or of the first one.  segment: its number, -1 before the first one.
+    """
+
+    def __init__(self, path: Path, info: SegmentInfo, *, compression: str = "none") -> None:
+        if path.suffix == ".txt":  # else it would become a folder of that name
+            raise CaptureError(
+                "record to x.ncap or a folder; `capture export --text` makes a text of it", path=path
+            )
+        self.path = path
+        self.single = path.suffix == ".ncap"
+        self.info = info
+        self.segment = -1
+        self.file: Path | None = None
+        self._open: _SegmentFile | None = None
+        self._ended: _SegmentFile | None = None  # the segment before, until it has its index
+        self._named = -1  # the time in the last name (ms)
+        self._compress = _compressor(compression)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the present segment, whole blocks all of them."""
+        return self._open.size if self._open is not None else 0
+
+    def full(self, size: int) -> bool:
+        """Tell whether a segment of at most this size is to end; 0: of any size."""
+        return size > 0 and self._open is not None and (self._open.size >= size or self._open.index.full)
+
+    def open_segment(self, info: SegmentInfo | None = None) -> Path:
+        """Begin the next segment, and close the one before it.
+
+        Raises CaptureError.  Then a call with the same `info` goes on where this one failed; and if there is
+        none, blocks go to the segment that could be opened last.
+        """
+        self._end()
+        present = self._open
+        if present is None or info is None or info is not present.info:
+            present = self._begin(info or self.info)
+            self._end()
+        return present.path
+
+    def _begin(self, info: SegmentInfo) -> _SegmentFile:
+        """Make a new segment the present one."""
+        before = self._open
+        number = self.segment + 1
+        if before is not None and not before.usable and not before.index.blocks:
+            number = before.number  # `_end` removes it
+        if not self.single:
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                reason = f"cannot create the folder of the capture: {error.strerror}"
+                raise CaptureError(reason, path=self.path) from None
+        new = self._create(info, number)
+        try:
+            new.append(beginning(info, number))
+        except CaptureError:
+            new.discard()
+            raise
+        self._ended, self._open = before, new
+        self.info, self.segment, self.file = info, number, new.path
+        return new
+
+    def _create(self, info: SegmentInfo, number: int) -> _SegmentFile:
+        """Create a segment's file under the next free name; an existing file is never touched."""
+        # O_EXCL: two recorders that start at once on one path get two names, not one file.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        for path in self._names(info, number):
+            try:
+                fd = os.open(path, flags, 0o600)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise CaptureError(f"cannot create the capture: {error.strerror}", path=path) from None
+            # It says that the segment is being written (`net/retention.py`), and ends with this process.
+            with suppress(OSError):  # not every file system has locks
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return _SegmentFile(path, fd, info, number)
+        raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
+
+    def _names(self, info: SegmentInfo, number: int) -> Iterator[Path]:
+        """Yield names for a segment, of which each sorts behind all names of this run."""
+        if self.single and self.segment < 0:
+            yield self.path
+        for _ in range(_NAMES):
+            self._named = names.later_than(info.wall, self._named)
+            if self.single:
+                yield names.beside(self.path, self._named)
+            else:
+                yield names.in_folder(self.path, self._named, info.recorder, number)
+
+    def _end(self) -> None:
+        """See the segment before the present one off."""
+        ended = self._ended
+        if ended is None:
+            return
+        if ended.usable:
+            ended.finish()
+        elif ended.index.blocks:
+            ended.leave()
+        else:
+            ended.discard()
+        self._ended = None
+
+    def write(self, block: SealedBlock) -> None:
+        """Write a records block.
+
+        Raises CaptureError; then the file ends with its last whole block, and the block may be tried again.
+        """
+        if self._open is None or not self._open.usable:
+            self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
+        assert self._open is not None
+        flags = 0
+        # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
+        body: Buffer = block.buffers[0] if len(block.buffers) == 1 else b"".join(block.buffers)
+        if self._compress is not None:
+            body = self._compress(body)
+            flags = ZSTD
+        self._open.add(flags, block.summary, body)
+
+    def close(self) -> None:
+        """Write index and footer, sync and close; idempotent.  Without them the file stays readable.
+
+        A file that was removed is only closed.  Raises CaptureError; then the caller tries again, or calls
+        `abandon`.
+        """
+        self._end()
+        if self._open is None:
+            return
+        if self._open.removed:
+            self._open.leave()
+        elif self._open.broken:
+            raise CaptureError("cannot close the capture: a write to it has failed", path=self.file)
+        else:
+            self._open.finish()
+        self._open = None
+
+    def abandon(self) -> None:
+        """Close what is open without an index: that says that the capture was not closed."""
+        for file in (self._ended, self._open):
+            if file is not None:
+                file.leave()
+        self._ended = self._open = None
 
 
 def beginning(info: SegmentInfo, number: int) -> list[bytes]:

@@ -60,7 +60,7 @@ def merge(path: Path, additions: Sequence[Addition], filters: Filters = NO_FILTE
     except OverflowError:
         raise CaptureError("a time or a number in it is beyond what a clock shows", path=path) from None
     finally:
-        writer.close()
+        writer.abandon()  # after an error; a closed one stays as it is
         fresh.unlink(missing_ok=True)
     return sum(1 for addition in additions if addition.data)  # ends of connections have no data
 

@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, unquote
 
-from natsproxy.capture.read.reader import segment_order
+from natsproxy.capture.names import segment_order
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.errors import CaptureError, MissingCapture
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from natsproxy.capture.read.reader import open_capture, segment_order
+from natsproxy.capture.names import segment_order
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.errors import CaptureError
 from natsproxy.spark.source import object_stores

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_another_segment_where_a_file_is_no_more(trouble: str, tmp_path: Path, d
     if trouble == "EIO":
         disk.error = errno.EIO
     else:
-        (folder / f"{(b'r' * 16).hex()}-0.ncap").unlink()
+        next(folder.iterdir()).unlink()
         folder.rmdir()
         disk.fill()
     for _ in range(3):
@@ -87,7 +88,7 @@ def test_another_segment_where_a_file_is_no_more(trouble: str, tmp_path: Path, d
 
 
 def test_only_a_file_without_blocks_is_removed(tmp_path: Path, disk: Disk) -> None:
-    """Another's file that has taken the name meanwhile stays."""
+    """Once there is one in its place, and another's file that has taken its name meanwhile stays."""
     path = tmp_path / "x.ncap"
     writer = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), WALL, MONO))
     disk.fill()
@@ -98,8 +99,35 @@ def test_only_a_file_without_blocks_is_removed(tmp_path: Path, disk: Disk) -> No
     writer.open_segment()
     path.unlink()
     path.write_text("not ours")
-    writer.abandon()
+    writer.write(block(1))
+    writer.close()
     assert path.read_text() == "not ours"
+    (other,) = tmp_path.glob("x_*.ncap")
+    assert [segment.number for segment in open_capture(other).segments()] == [0]
+    assert conns(other) == [1]
+
+
+def test_the_next_segment_is_there_before_the_last_one_is_closed(tmp_path: Path, disk: Disk) -> None:
+    """So a capture that was not closed never looks as if it were."""
+    writer = begun(tmp_path)
+    disk.fill()
+    for _ in range(3):
+        with pytest.raises(CaptureError):
+            writer.open_segment(replace(writer.info))
+        assert len(list(tmp_path.iterdir())) == 1
+    writer.abandon()
+    assert open_capture(tmp_path).tail() is not None
+
+
+def test_names_sort_by_time(tmp_path: Path) -> None:
+    """Those of one run do whatever the clock says, and of many segments too."""
+    walls = [WALL + hours * 3_600_000_000_000 for hours in (0, 5, -9, -9, 2, 7, *range(20))]
+    for path in (tmp_path / "folder", tmp_path / "x.ncap"):
+        writer = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), walls[0], MONO))
+        made = [writer.open_segment(replace(writer.info, wall=wall)) for wall in walls]
+        writer.close()
+        assert made == sorted(made)
+        assert len(set(made)) == len(walls)
 
 
 @pytest.mark.parametrize("error", [False, True], ids=["works", "fails"])
