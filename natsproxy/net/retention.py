@@ -2,7 +2,13 @@
 
 It runs in the writer's thread.  Before a block is written, segments are deleted until it fits: the files
 exceed the size by no more than the index of one segment, unless the open segment alone exceeds it (it gets
-what waits for the disk when it is due to end).  An age is that of the last write to a segment.
+what waits for the disk when it is due to end).
+
+An age is that of the last write to a segment.  It goes by a clock that nobody sets: from the moment at which
+the segment was finished, or else from what the times of the files said when this run began.  Between two
+writes of earlier runs, and before this run, at most half of the limit counts (`_STEP`): of a long time a
+clock that was set cannot be told from a proxy that was not running, and what was deleted does not come back.
+The oldest is that which was first in its run, of the earliest run.
 
 A segment may be deleted if
 1. its header has the owner of this recording.  The owner is the host and the listening addresses, so that a
@@ -24,7 +30,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.capture.names import name_of
 from natsproxy.capture.read.segment import CaptureFile
@@ -54,14 +60,24 @@ class Expired(NamedTuple):
             yield Notice(now_ns(), None, "error", f"the capture exceeds record-keep: {self.failure}")
 
 
-class _Finished(NamedTuple):
-    """A finished segment; the begin by its own clock orders them.  ended: its last write, Unix ns."""
+_STEP: Final = 2
+"""The part of an age that the time between two files adds at most; within a run it is at most a quarter."""
 
+
+class _Finished(NamedTuple):
+    """A finished segment: its place in its run, and when it was begun and last written by the wall clock.
+
+    since: the moment from which its age counts, by the clock that nobody sets (ns).
+    """
+
+    recorder: bytes
+    number: int
     began: int
+    ended: int
     path: str
     inode: int
     size: int
-    ended: int
+    since: int = 0
 
 
 class Retention:
@@ -77,6 +93,7 @@ class Retention:
         self._finished: deque[_Finished] = deque()
         self._size = 0
         self._others: set[_Key] = set()  # files that are not of this recording
+        self._looked = False
 
     def described(self) -> dict[str, object]:
         """Return the owner and the limits, for the header of a segment."""
@@ -87,12 +104,25 @@ class Retention:
 
     def look(self, current: Path) -> None:
         """Look for finished segments.  current: the one that is being written.  Raises OSError."""
+        keys = {key for key in self._files() if key[0] != current.name}
+        self._others &= keys
         known = {(Path(one.path).name, one.inode): one for one in self._finished}
-        keys = [key for key in self._files() if key[0] != current.name]
-        self._others.intersection_update(keys)
-        seen = [known.get(key) or self._examine(key) for key in keys if key not in self._others]
-        self._finished = deque(sorted(one for one in seen if one is not None))
+        found = [self._examine(key) for key in keys - self._others - known.keys()]
+        new = _by_age([one for one in found if one is not None])
+        now = _elapsed()
+        new = [one._replace(since=now) for one in new] if self._looked else self._aged(new, now)
+        self._looked = True
+        self._finished = deque([*(one for key, one in known.items() if key in keys), *new])
         self._size = sum(one.size for one in self._finished)
+
+    def _aged(self, found: list[_Finished], now: int) -> list[_Finished]:
+        """Return the segments of earlier runs with their ages, by the times of the files."""
+        since, later, aged = now, time.time_ns(), list[_Finished]()
+        for one in reversed(found):
+            since -= min(max(0, later - one.ended), self._keep.age // _STEP)
+            later = one.ended
+            aged.append(one._replace(since=since))
+        return aged[::-1]
 
     def _files(self) -> Iterator[_Key]:
         """Yield the files that may be segments of this recording, by their names."""
@@ -114,7 +144,9 @@ class Retention:
                 owned = isinstance(kept, dict) and kept.get("owner") == self._owner
                 if owned and (file.indexed() is not None or _writer_is_gone(path)):
                     facts = path.lstat()
-                    return _Finished(file.segment.wall, str(path), key[1], facts.st_size, facts.st_mtime_ns)
+                    segment, ended = file.segment, facts.st_mtime_ns
+                    place = segment.recorder, segment.number, segment.wall, ended
+                    return _Finished(*place, str(path), key[1], facts.st_size)
         except TruncatedCapture:
             return None  # its writer has just created it
         except (CaptureError, OSError):
@@ -152,11 +184,24 @@ class Retention:
 
     def _until_old(self) -> float:
         """Return the seconds until the oldest segment exceeds its age."""
-        return (self._finished[0].ended + self._keep.age - time.time_ns()) / 1e9
+        return (self._finished[0].since + self._keep.age - _elapsed()) / 1e9
 
     def due(self) -> float | None:
         """Return the seconds until `make_room` has something to do if nothing is written; None for never."""
         return max(0.0, self._until_old()) if self._keep.age and self._finished else None
+
+
+def _elapsed() -> int:
+    """Return a clock in ns that nobody sets, and that runs while the machine is suspended, where it can."""
+    return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _by_age(found: list[_Finished]) -> list[_Finished]:
+    """Return segments by their runs, and those of a run by their numbers, whatever the clock said then."""
+    begun = dict[bytes, int]()
+    for one in sorted(found, key=lambda one: -one.number):
+        begun[one.recorder] = one.began
+    return sorted(found, key=lambda one: (begun[one.recorder], one.recorder, one.number))
 
 
 def _delete(one: _Finished) -> bool:

@@ -306,23 +306,93 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     assert (expired.segments, expired.failure) == (1, f"cannot delete {first}: Operation not permitted")
 
 
+def aged(folder: Path, *ages: int) -> list[Path]:
+    """Write finished segments, each in a run of its own, by the times since they were last written."""
+    now, paths = time.time_ns(), list[Path]()
+    for wall, age in enumerate(ages):
+        file = written(folder, OWNER, wall).file
+        assert file is not None
+        os.utime(file, ns=(now, now - age))
+        paths.append(file)
+    return paths
+
+
+def looked(folder: Path, keep: Keep) -> Retention:
+    """Return a retention that has looked for the segments of earlier runs."""
+    retention = Retention(RecordSettings(folder, keep=keep), OWNER)
+    retention.look(folder / "current.ncap")
+    return retention
+
+
 def test_an_age_is_that_of_the_last_write(tmp_path: Path) -> None:
-    retention = Retention(RecordSettings(tmp_path, keep=Keep(age=DAY)), OWNER)
-    old, young = (written(tmp_path, OWNER, wall).file for wall in range(2))
-    assert old is not None
-    now = time.time_ns()
-    os.utime(old, ns=(now, now - DAY + HOUR))
-    retention.look(tmp_path / "current.ncap")
+    old, *young = aged(tmp_path, DAY - HOUR, DAY // 2, 0)
+    retention = looked(tmp_path, Keep(age=DAY))
     assert retention.make_room(0) is None
     due = retention.due()
     assert due is not None
     assert 3500 < due <= 3600
+    now = time.time_ns()
     os.utime(old, ns=(now, now - DAY - HOUR))
-    retention = Retention(RecordSettings(tmp_path, keep=Keep(age=DAY)), OWNER)
-    retention.look(tmp_path / "current.ncap")
+    os.utime(young[0], ns=(now, now - DAY // 2 + HOUR // 2))
+    retention = looked(tmp_path, Keep(age=DAY))
+    assert retention.due() == pytest.approx(1800, abs=100)  # what is between two files counts as half a day
+    os.utime(young[0], ns=(now, now - DAY // 2 - HOUR))
+    os.utime(young[1], ns=(now, now - HOUR))
+    retention = looked(tmp_path, Keep(age=DAY))
     assert retention.due() == 0
     assert retention.make_room(0)
-    assert [*tmp_path.iterdir()] == [young]
+    assert {*tmp_path.iterdir()} == {*young}
+
+
+@pytest.mark.parametrize("step", [2 * HOUR, -2 * HOUR, 365 * DAY])
+def test_a_clock_that_is_set_ages_nothing(step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of this run go by a clock that nobody sets, and the oldest of them is the first one."""
+    retention = looked(tmp_path, Keep(age=HOUR, count=3))
+    writer = CaptureWriter(tmp_path, SegmentInfo(bytes(16), bytes(16), time.time_ns(), 1))
+    made: list[Path] = []
+    real = time.time_ns
+
+    def stepped() -> int:
+        return real() + (step if len(made) > 1 else 0)
+
+    monkeypatch.setattr(time, "time_ns", stepped)
+    for _ in range(5):
+        info = SegmentInfo(bytes(16), bytes(16), time.time_ns(), 1, settings={"keep": {"owner": OWNER}})
+        made.append(writer.open_segment(info))
+        os.utime(made[-1], ns=(time.time_ns(), time.time_ns()))
+        retention.look(made[-1])
+        retention.make_room(0)
+    writer.close()
+    assert sorted(tmp_path.iterdir()) == made[2:]
+
+
+@pytest.mark.parametrize("step", [30 * HOUR, 365 * DAY])
+def test_a_clock_that_was_set_before_ages_earlier_runs_by_no_more_than_half(
+    step: int, tmp_path: Path
+) -> None:
+    """Between two runs, or within one; what it says of shorter times counts."""
+    before = aged(tmp_path, step + 9 * HOUR, step + 4 * HOUR, 3 * HOUR)
+    retention = looked(tmp_path, Keep(age=DAY))
+    due = retention.due()
+    assert retention.make_room(0) is None
+    assert due == pytest.approx((24 - 3 - 12 - 5) * 3600, abs=100)
+    assert {*tmp_path.iterdir()} == {*before}
+
+
+@pytest.mark.server
+async def test_a_running_recording_outlives_a_step_of_the_clock(
+    nats_server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All segments stay; those of the time before the step have not become an hour old."""
+    real = time.time_ns
+    async with recording(nats_server, tmp_path, Keep(age=HOUR)) as run:
+        for number in range(6):
+            if number == 3:
+                monkeypatch.setattr(time, "time_ns", lambda: real() + 2 * HOUR)
+            await run.next_segment()
+        assert run.proxy.recorder is not None
+        assert segments(tmp_path) == {run.proxy.recorder.id: [*range(7)]}
+        assert run.proxy.recorder.expired == (0, 0)
 
 
 def test_a_writer_holds_a_lock_until_it_closes(tmp_path: Path) -> None:
