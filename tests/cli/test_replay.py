@@ -83,7 +83,7 @@ BAD: list[tuple[list[str], str]] = [
     (["to-server", "{x}", "--to", "x", "--connections", "a"], "not a list of connection numbers"),
     (["to-server", "{x}", "--to", "x", "--map-user", "a"], "not RECORDED=USER:PASSWORD"),
     (["to-server", "{x}", "--to", "x", "--ignore-json", "a"], "--ignore-json must be a JSON pointer"),
-    (["to-server", "{x}", "--to", "x", "--creds", "{x}.none"], ".none: No such file or directory"),
+    (["to-server", "{x}", "--to", "x", "--creds", "{x}.none"], "the file that creds names: No such file"),
     (["to-server", "{x}", "--to", "x", "--creds", "{x}"], "x.ncap is not text"),
     (["to-server", "{x}", "--to", "x", "--speed", "-1"], "neither a factor"),
     (["to-server", "{x}.not", "--to", "x"], "no such file"),
