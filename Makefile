@@ -12,6 +12,10 @@ PYTEST := $(BIN)/python -m pytest -q -n auto
 # nothing compiled.
 RELAYED := tests/net tests/rules tests/differential tests/testing tests/replay tests/cli tests/admin
 
+# They pass in any environment, and as any user.
+ANYWHERE := $(PYTEST) -m "not long and not spark" --ignore=tests/test_shape.py
+ROOT := $(filter 0,$(shell id -u))
+
 # Tests start a hundred programs and several workers: these are to find modules compiled, whatever the
 # environment says.
 export PYTHONDONTWRITEBYTECODE :=
@@ -47,6 +51,13 @@ check-long: $(STAMP)
 	NATSPROXY_PLANE=python $(PYTEST) -m "not long" $(RELAYED)
 	NATSPROXY_PLANE=python $(PYTEST) -m long tests/net tests/differential --ignore=tests/net/tls
 	NATSPROXY_PURE=1 $(PYTEST) -m "not long" $(RELAYED)
+	env TERM=dumb $(ANYWHERE)
+	env NO_COLOR=1 $(ANYWHERE)
+	env FORCE_COLOR=1 $(ANYWHERE)
+	env -u LC_ALL LANG=C $(ANYWHERE)
+	env TZ=Pacific/Auckland $(ANYWHERE)
+	env -i PATH="$$PATH" HOME="$$HOME" $(ANYWHERE)
+	$(if $(ROOT),unshare --user --map-user=1000 --map-group=1000 $(ANYWHERE))
 
 # What was found last time is in the folder; it is where the next time begins.
 FUZZ ?= build/fuzz

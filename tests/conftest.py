@@ -25,6 +25,10 @@ settings.load_profile(os.environ.get("NATSPROXY_TEST_PROFILE", "fast"))
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# What a terminal is like, and whether colours are wanted, is for those tests to say that are about it.
+for variable in ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(variable, None)
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
