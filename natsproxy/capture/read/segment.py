@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,8 +41,16 @@ from natsproxy.capture.format.blocks import (
     unpack,
 )
 from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.capture.format.expansion import allowed, holds_more
 from natsproxy.capture.text.statements import MAGIC as TEXT
-from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture, UnreadableCapture
+from natsproxy.errors import (
+    CaptureError,
+    MissingCapture,
+    ProtocolError,
+    TruncatedCapture,
+    UnreadableCapture,
+)
+from natsproxy.wire.parse import frames as parse_frames
 
 _STEP = 1 << 20  # bytes of a damaged file that are searched at once
 
@@ -244,7 +252,31 @@ class CaptureFile:
         if len(body) != ref.summary.raw_length:
             text = "a block whose length is not what it says"
             raise CaptureError(text, path=self.path, offset=ref.block.offset)
+        if ref.block.flags & ZSTD:
+            self._refuse_expansion(ref, body)
         return body
+
+    def _refuse_expansion(self, ref: BlockRef, body: bytes) -> None:
+        """Raise CaptureError for a compressed block that holds more than one of its size may."""
+        most = allowed(ref.block.length)
+        if len(body) <= most:
+            return
+        # The values first: only a few are worth decoding.  The frames that a summary claims may be others.
+        if holds_more(body, ref.summary.frames, most) or self._frames(ref, body, most) > most:
+            text = (
+                f"a compressed block of {ref.block.length} bytes that holds more than {most} values or frames"
+            )
+            raise CaptureError(text, path=self.path, offset=ref.block.offset)
+
+    def _frames(self, ref: BlockRef, body: bytes, most: int) -> int:
+        """Count the frames in a block's records, up to one more than `most`."""
+        count = 0
+        for item in decode_items(body, ref.summary.mono0, self.path, ref.block.offset):
+            if isinstance(item, records.Frames) and not item.flags & ~records.Flags.REDACTED:
+                with suppress(ProtocolError):  # whoever reads the record tells of it
+                    for _ in islice(parse_frames(bytes(item.data), item.direction), most + 1 - count):
+                        count += 1
+        return count
 
     def items(self, ref: BlockRef) -> Iterator[records.Item]:
         """Yield the items of a block; unknown kinds are skipped."""

@@ -35,6 +35,7 @@ import msgpack
 from natsproxy import __version__
 from natsproxy.capture import names
 from natsproxy.capture.format.blocks import MAGIC, VERSION, ZSTD, Kind, Parts, header
+from natsproxy.capture.format.expansion import allowed, holds_more
 from natsproxy.capture.write.builder import SealedBlock
 from natsproxy.capture.write.index import Index
 from natsproxy.errors import CaptureError
@@ -288,8 +289,10 @@ class CaptureWriter:
         # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
         body: Buffer = block.buffers[0] if len(block.buffers) == 1 else b"".join(block.buffers)
         if self._compress is not None:
-            body = self._compress(body)
-            flags = ZSTD
+            compressed = self._compress(body)
+            # A reader refuses one that holds too much for its size.
+            if not holds_more(body, block.summary[5], allowed(len(compressed))):
+                body, flags = compressed, ZSTD
         self._open.add(flags, block.summary, body)
 
     def close(self) -> None:
