@@ -139,6 +139,7 @@ def test_a_capture_of_nothing_makes_empty_tables(spark: SparkSession, tmp_path: 
     assert counts == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_tables_of_rare_rows_need_no_spark_where_there_are_none(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -159,7 +160,7 @@ def test_tables_of_rare_rows_need_no_spark_where_there_are_none(
         assert written[name] == table.num_rows == (name == "gaps")
 
 
-@pytest.mark.parametrize("most", [100, 1])
+@pytest.mark.parametrize("most", [pytest.param(100, marks=pytest.mark.long), 1])
 def test_frames_of_no_exchange_are_left_out_before_pairing(
     known: Known, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
