@@ -50,6 +50,7 @@ from natsproxy.errors import (
     TruncatedCapture,
     UnreadableCapture,
 )
+from natsproxy.wire.ops import C2S, Direction
 from natsproxy.wire.parse import frames as parse_frames
 
 _STEP = 1 << 20  # bytes of a damaged file that are searched at once
@@ -269,18 +270,26 @@ class CaptureFile:
             raise CaptureError(text, path=self.path, offset=ref.block.offset)
 
     def _frames(self, ref: BlockRef, body: bytes, most: int) -> int:
-        """Count the frames in a block's records, up to one more than `most`."""
+        """Count the frames in a block's records and preambles, up to one more than `most`."""
         count = 0
         for item in decode_items(body, ref.summary.mono0, self.path, ref.block.offset):
-            if isinstance(item, records.Frames) and not item.flags & ~records.Flags.REDACTED:
-                with suppress(ProtocolError):  # whoever reads the record tells of it
-                    for _ in islice(parse_frames(bytes(item.data), item.direction), most + 1 - count):
-                        count += 1
+            direction, data = _framed(item)
+            with suppress(ProtocolError):  # whoever reads the record tells of it
+                for _ in islice(parse_frames(data, direction), most + 1 - count):
+                    count += 1
         return count
 
     def items(self, ref: BlockRef) -> Iterator[records.Item]:
         """Yield the items of a block; unknown kinds are skipped."""
         return decode_items(self.body(ref), ref.summary.mono0, self.path, ref.block.offset)
+
+
+def _framed(item: records.Item) -> tuple[Direction, bytes]:
+    """Return the bytes of an item that readers take for whole frames, with their direction."""
+    if isinstance(item, records.Frames) and not item.flags & ~records.Flags.REDACTED:
+        return item.direction, bytes(item.data)
+    connect = item.info.get("connect") if isinstance(item, records.Preamble) else None
+    return C2S, connect if isinstance(connect, bytes) else b""
 
 
 def unreadable(error: OSError, path: Path | str) -> UnreadableCapture:

@@ -61,6 +61,9 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
     "frames": lambda path: bomb(path, record(2_000_000, 2_000_000), 1, 2_000_000),
     "frames that the summary hides": lambda path: bomb(path, record(2_000_000, 2_000_000), 1, 1),
     "frames that nothing counts": lambda path: bomb(path, record(2_000_000, 1), 1, 1),
+    "frames in a preamble": lambda path: bomb(
+        path, msgpack.packb([5, 1, 0, {"connect": b"PING\r\n" * 2_000_000}]), 1, 0
+    ),
     "records": lambda path: bomb(path, record(1, 1) * 300_000, 300_000, 300_000, blocks=2),
 }
 
