@@ -40,10 +40,9 @@ from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, Send
-from natsproxy.session.budget import Budget
-from natsproxy.session.handlers import Hooks
 from natsproxy.session.identity import NO_CERTIFICATE, Identity
 from natsproxy.session.session import Session
+from natsproxy.session.values import Budget, Hooks
 from natsproxy.wire.ops import S2C
 
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"

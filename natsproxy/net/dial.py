@@ -36,7 +36,7 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.protocol.errors import err_text
 from natsproxy.protocol.info import Info
-from natsproxy.session.greeting import info_of, refusal
+from natsproxy.session.login import info_of, refusal
 from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line

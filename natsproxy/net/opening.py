@@ -22,8 +22,8 @@ from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import SessionSettings
 from natsproxy.session.identity import Identity
+from natsproxy.session.values import SessionSettings
 from natsproxy.units import MIB
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})

@@ -23,7 +23,7 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.net.dial import Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.shortage import OwnShortage
-from natsproxy.session.greeting import info_of, refusal
+from natsproxy.session.login import info_of, refusal
 
 SLOW: Final = 0.25
 """The seconds after which a dial no longer holds up the next one."""

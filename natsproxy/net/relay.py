@@ -33,9 +33,9 @@ from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send
 from natsproxy.session.control import Control
-from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.session import Session
-from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
+from natsproxy.session.values import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 

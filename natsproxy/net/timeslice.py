@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from natsproxy.session.work_limit import WorkLimit
+from natsproxy.session.values import WorkLimit
 
 LENGTH = 400_000  # ns of one slice
 FIRST_STEP = 256  # frames of the first step

@@ -31,7 +31,7 @@ from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
-from natsproxy.session.greeting import info_of
+from natsproxy.session.login import info_of
 
 _RETRY: Final = 0.05  # seconds between attempts while a client is kept waiting
 _AT_THAT_PACE: Final = 10  # clients that are held; with more of them each waits longer

@@ -7,10 +7,12 @@ anything it catches up with what went by.
 
 from __future__ import annotations
 
-from natsproxy.session.direction_records import OpenFrame
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from natsproxy.session.direction import OpenFrame
 from natsproxy.session.frame_paths import FramePaths
 from natsproxy.session.parts import Parts
-from natsproxy.session.passed import OpenPassed, PassedFrames
 from natsproxy.session.phase import Phase, PipePhase
 from natsproxy.wire.ops import C2S, Direction, Op
 
@@ -71,3 +73,39 @@ class Bypass:
             if rest:
                 pipe.in_bytes += len(rest)
                 pipe.scanner.feed(rest)
+
+
+class OpenPassed(NamedTuple):
+    """A frame that went by and whose end has not come: the session goes on with it.
+
+    ordinal, out: its numbers on both legs.  size: its bytes, `missing` of which have not come.  data: the
+    others where they are recorded, else its control line.
+    """
+
+    op: int
+    ordinal: int
+    out: int
+    size: int
+    missing: int
+    data: bytes
+
+
+Passed = tuple[
+    int,
+    int,
+    int,
+    Iterable[tuple[int, int]],
+    tuple[int, int, int, int, int, bytes] | None,
+    int,
+    Iterable[tuple[int, int]],
+]
+"""Frames, how many of them went on, bytes, frames by op, the fields of an `OpenPassed`, bytes that went on,
+and dropped frames by op."""
+
+
+class PassedFrames(Protocol):
+    """Keeps count of the frames that went by."""
+
+    def take(self, direction: int) -> Passed | None:
+        """Return the frames since the last call, None for none."""
+        ...

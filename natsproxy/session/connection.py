@@ -13,15 +13,14 @@ from natsproxy.events import Notice
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import Subscription
-from natsproxy.session.actions import Action, Emit, End, SessionSettings
+from natsproxy.session.actions import Action, Emit, End
 from natsproxy.session.answers import Answers
-from natsproxy.session.budget import Budget
-from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.direction import DirectionPipe, PipeContext
 from natsproxy.session.identity import Certificate
 from natsproxy.session.phase import TRANSITIONS, Phase, PhaseEvent
-from natsproxy.session.pipe_context import PipeContext
 from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.session.traffic import Traffic
+from natsproxy.session.values import Budget, SessionSettings
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import Interest, Scanner, byte_table

@@ -11,7 +11,7 @@ from natsproxy.capture.filter.redact import redact_frames
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import NEVER, ConnectionState
 from natsproxy.session.fences import PongQueue
-from natsproxy.session.greeting import lame_duck, rewritten
+from natsproxy.session.login import lame_duck, rewritten
 from natsproxy.session.phase import OVER, Phase
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.wire import encode

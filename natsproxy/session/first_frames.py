@@ -6,10 +6,9 @@ from typing import Final
 
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP
 from natsproxy.session import close_reasons
-from natsproxy.session.direction_pipe import DirectionPipe
-from natsproxy.session.greeting import other_protocol
+from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.handlers import Handlers
-from natsproxy.session.login import Login
+from natsproxy.session.login import Login, other_protocol
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import Phase
 from natsproxy.session.unframed import UnframedStreams

@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from natsproxy.rules.interface import BatchResult, Decision, FastPathFunction
-from natsproxy.session.direction_pipe import Deciding, DirectionPipe
+from natsproxy.session.direction import Deciding, DirectionPipe
 from natsproxy.session.handlers import HANDLERS, Handlers
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import FIRST_STOPPED, OVER, Phase
-from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
+from natsproxy.session.values import UNLIMITED_WORK, WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op

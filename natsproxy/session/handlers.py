@@ -7,7 +7,6 @@ finished with it (dropped, passed or decided).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from natsproxy.events import Greeted
 from natsproxy.protocol.connect import Connect, parse_connect
@@ -22,16 +21,16 @@ from natsproxy.protocol.errors import (
     err_frame,
     err_text,
 )
-from natsproxy.protocol.info import Info, parse_info
+from natsproxy.protocol.info import parse_info
 from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
-from natsproxy.session.direction_pipe import DirectionPipe
-from natsproxy.session.greeting import clears_subscriptions, refusal, rewritten
-from natsproxy.session.login import Login
+from natsproxy.session.direction import DirectionPipe
+from natsproxy.session.login import Login, clears_subscriptions, refusal, rewritten
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.subscriptions import MOST_REFUSED, unsub_max
+from natsproxy.session.values import Hooks
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -39,29 +38,6 @@ from natsproxy.wire.parse import head
 
 _MOST_INFOS = 16  # the latest are kept for a client that has had no PONG: each tells the whole state
 _NO_LIMIT = 999_999_999  # the largest number that the server reads
-
-KeyOf = Callable[[str, int], str]
-"""From the name in CONNECT and the ordinal of a connection to its key."""
-
-
-def name_or_ordinal(name: str, ordinal: int) -> str:
-    """Return the client's own name as the key of its connection, or else its ordinal."""
-    return name or f"#{ordinal}"
-
-
-def _not_heard(conn: int, said: Info | str) -> None:
-    """Take what a server says where nobody wants to know it."""
-
-
-class Hooks(NamedTuple):
-    """The functions of a proxy that its sessions call.
-
-    key_of: gives a connection its key at its CONNECT.  heard: takes the number of a connection with each INFO
-    of its server, and the text of an -ERR with which that closes.
-    """
-
-    key_of: KeyOf = name_or_ordinal
-    heard: Callable[[int, Info | str], None] = _not_heard
 
 
 class Handlers:

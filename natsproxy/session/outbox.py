@@ -15,7 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from natsproxy.rules.interface import LinkConditions
-from natsproxy.session.work_limit import UNLIMITED_WORK
+from natsproxy.session.values import UNLIMITED_WORK
 
 PLAIN = LinkConditions()
 # An empty deque takes 760 bytes, and most connections never hold anything: they share these three.

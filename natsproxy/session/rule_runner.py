@@ -18,12 +18,12 @@ from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
 from natsproxy.session.connection import NEVER, STATE_OPS, ConnectionState
 from natsproxy.session.deliveries import Deliveries
-from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.outbox import PLAIN
 from natsproxy.session.phase import PipeEvent, PipePhase
 from natsproxy.session.resubscribe import Resubscriber
-from natsproxy.session.work_limit import WorkLimit
+from natsproxy.session.values import WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, OPS, S2C, Op

@@ -19,18 +19,16 @@ from typing import Any, Final
 from natsproxy.protocol.connect import Connect
 from natsproxy.rules.interface import Chain, Subscription, View
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Action, SessionSettings
-from natsproxy.session.budget import UNLIMITED, Budget
+from natsproxy.session.actions import Action
 from natsproxy.session.bypass import Bypass
 from natsproxy.session.connection import ConnectionState
 from natsproxy.session.control import Control
 from natsproxy.session.deliveries import Deliveries
-from natsproxy.session.direction_pipe import DirectionPipe
-from natsproxy.session.direction_records import UNSENT
+from natsproxy.session.direction import UNSENT, DirectionPipe
 from natsproxy.session.fences import PongQueue
 from natsproxy.session.first_frames import FirstFrames
 from natsproxy.session.frame_paths import FramePaths
-from natsproxy.session.handlers import Handlers, Hooks
+from natsproxy.session.handlers import Handlers
 from natsproxy.session.identity import NO_CERTIFICATE, Certificate
 from natsproxy.session.login import Login
 from natsproxy.session.parts import Parts
@@ -39,7 +37,7 @@ from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.stream_ends import StreamEnds
 from natsproxy.session.traffic import Traffic
 from natsproxy.session.unframed import UnframedStreams
-from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
+from natsproxy.session.values import UNLIMITED, UNLIMITED_WORK, Budget, Hooks, SessionSettings, WorkLimit
 from natsproxy.wire.frames import Body, Frame, Malformed, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction
 

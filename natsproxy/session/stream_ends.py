@@ -9,7 +9,7 @@ from __future__ import annotations
 from natsproxy.protocol.errors import AUTHORIZATION
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ConnectionState
-from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.phase import REFUSED
 from natsproxy.wire.ops import C2S, S2C, Direction
 

@@ -7,7 +7,7 @@ no rule is a guard, the stream passes unread.
 from __future__ import annotations
 
 from natsproxy.session import close_reasons
-from natsproxy.session.direction_pipe import DirectionPipe
+from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.parts import Parts
 from natsproxy.session.phase import PipeEvent
 from natsproxy.wire import encode

@@ -29,7 +29,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action
 from natsproxy.session.session import Session
-from natsproxy.session.work_limit import UNLIMITED_WORK, WorkLimit
+from natsproxy.session.values import UNLIMITED_WORK, WorkLimit
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import Direction, Op
 from tests.kit.captures import legs

@@ -13,7 +13,7 @@ from natsproxy.rules.engine.subscription_check import LEAST
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
-from natsproxy.session.work_limit import WorkLimit
+from natsproxy.session.values import WorkLimit
 from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import frames
 from tests.differential.wirelog import settings_before

@@ -14,7 +14,7 @@ from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model import selector
 from natsproxy.session.frame_paths import LONG
-from natsproxy.session.work_limit import WorkLimit
+from natsproxy.session.values import WorkLimit
 from natsproxy.wire.ops import C2S, S2C
 from tests.session.playbook import Playbook
 

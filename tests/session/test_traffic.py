@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from natsproxy.capture.format.records import Frames
 from natsproxy.session.actions import Action, Record, Send
-from natsproxy.session.direction_records import UNSENT
+from natsproxy.session.direction import UNSENT
 from natsproxy.session.traffic import POINTS, Traffic
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.session.work_limit import WorkLimit
+from natsproxy.session.values import WorkLimit
 from natsproxy.wire.ops import C2S, Direction
 from tests.rules.engine.test_fastpath import RULES, RuleSession, frames, rules_of
 

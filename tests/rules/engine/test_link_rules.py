@@ -8,8 +8,9 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.actions import Action, Send, SessionSettings
+from natsproxy.session.actions import Action, Send
 from natsproxy.session.session import Session
+from natsproxy.session.values import SessionSettings
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import MS, FakeView, S, Wire
 

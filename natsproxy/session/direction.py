@@ -9,20 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from natsproxy.capture.format.records import Flags
+from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
+from natsproxy.capture.format.records import Flags, Frames, Opaque
 from natsproxy.rules.interface import Decision
-from natsproxy.session.budget import SMALL
-from natsproxy.session.direction_records import UNSENT, DirectionRecords, OpenFrame
-from natsproxy.session.outbox import Item
+from natsproxy.session.actions import Action, Finish, Record, Send
+from natsproxy.session.outbox import Item, Outbox
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
-from natsproxy.session.pipe_context import PipeContext
-from natsproxy.session.sender import Sender
-from natsproxy.session.work_limit import WorkLimit
-from natsproxy.wire.frames import Body, Frame, Run
-from natsproxy.wire.ops import Direction, Op, op_of
-from natsproxy.wire.scanner import Scanner
+from natsproxy.session.values import SMALL, Budget, SessionSettings, WorkLimit
+from natsproxy.wire import encode
+from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Run
+from natsproxy.wire.interest import Clause
+from natsproxy.wire.ops import OPS, Direction, Op, op_of
+from natsproxy.wire.parse import frames as parse_frames
+from natsproxy.wire.scanner import Interest, Scanner
 
 
 class Deciding(NamedTuple):
@@ -370,3 +372,287 @@ class DirectionPipe:
         """Give back the bytes of a connection that is gone."""
         self._budget.used -= self._charged
         self._charged = 0
+
+
+UNSENT: Final = "unsent"
+"""The cause of frames that were read and not sent when the connection ended."""
+_GREETINGS: Final = Interest((Clause(SECRET_OPS),))
+
+
+@dataclass(slots=True, eq=False)
+class OpenFrame:
+    """A frame whose payload is still coming.
+
+    head_in, head_out: its first bytes as they came and as they went (None: they did not go).  secret: one of
+    the two makes a secret of both.  tail: the bytes since then, as far as they are recorded; cut: no more of
+    them are.  item: its place in the outbox, if it is held.
+    """
+
+    op: int
+    ordinal: int
+    head_in: bytes
+    head_out: bytes | None
+    cause: str | None
+    size: int
+    out_first: int | None
+    secret: bool = False
+    tail: bytearray = field(default_factory=bytearray)
+    cut: bool = False
+    item: Item | None = None
+
+
+class DirectionRecords:
+    """The records of one direction.
+
+    on: whether records are wanted; callers of `put` ask first, and build none otherwise.
+    """
+
+    __slots__ = ("_actions", "_conn", "_direction", "_scanner", "_secrets", "on")
+
+    def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
+        self.on = context.record
+        self._direction = direction
+        self._scanner = scanner
+        self._conn = context.conn
+        self._secrets = context.secrets
+        self._actions = context.actions
+
+    @property
+    def suspicious(self) -> bool:
+        """True if each frame has to be looked at: what was seen before may make any of them a secret."""
+        return self._secrets.alert or (self.on and self._scanner.odd)
+
+    def put(self, record: Frames, *, secret: bool = False) -> None:
+        """Give a record to the recorder, without its secrets; secret: another form of its frame is one."""
+        # The scanner has seen every frame of it: only where one was odd does each have to be looked at.
+        if secret or self._scanner.odd or self._secrets.alert or needs_look(record):
+            self._actions += map(Record, self._secrets.clean(record, secret=secret))
+        else:
+            self._actions.append(Record(record))
+
+    def split(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
+        """Return frames of ours one by one, with their ops, because records and counters say how many."""
+        if raw == encode.PING:  # by far the most of them: fences
+            return [(raw, ops)]
+        return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self._direction)]
+
+    def stayed(
+        self,
+        data: bytes | memoryview,
+        came: Run | Frame,
+        first: int,
+        t: int | None,
+        cause: str,
+        *,
+        secret: bool = False,
+    ) -> None:
+        """Record whole frames that came and do not go; first: the ordinal of the first, t: when (ns)."""
+        if self.on:
+            frames, ops = (came.frames, came.ops) if isinstance(came, Run) else (1, 1 << came.op)
+            record = Frames(self._conn, self._direction, data, frames, ops, first, t, None, None, cause)
+            self.put(record, secret=secret)
+
+    def open_ended(self, opened: OpenFrame, now: int, flags: int = 0) -> None:
+        """Record a frame that came in pieces, at its end."""
+        if not self.on:
+            return
+        went = opened.out_first
+        extra: dict[str, Any] = {}
+        if len(opened.head_in) + len(opened.tail) != opened.size:
+            flags |= 0 if flags else Flags.TRUNCATED
+            extra["size"] = opened.size
+        same = opened.head_out == opened.head_in
+        record = Frames(
+            conn=self._conn,
+            direction=self._direction,
+            data=opened.head_in + opened.tail,
+            frames=1,
+            ops=1 << opened.op,
+            in_first=opened.ordinal,
+            in_t=now,
+            out_first=went if same else None,
+            out_t=now if same and went is not None else None,
+            cause=opened.cause,
+            flags=flags,
+            extra=extra or None,
+        )
+        self.put(record, secret=opened.secret)
+        if not same and opened.head_out is not None and went is not None:
+            extra["of"] = opened.ordinal
+            data = opened.head_out + opened.tail
+            record = record._replace(
+                data=data, in_first=None, in_t=None, out_first=went, out_t=now, extra=extra
+            )
+            self.put(record, secret=opened.secret)
+
+    def changes(self, forms: Sequence[bytes]) -> bool:
+        """Learn that a frame goes on in other forms; return whether they are secret."""
+        return self._secrets.changed(self._direction, forms)
+
+    def cut_short(self, rest: bytes, first: int, out_first: int | None, now: int) -> None:
+        """Record the bytes of a frame that never ended; out_first: its ordinal there, None if unsent."""
+        if self.on and rest:
+            sent = out_first is not None
+            record = Frames(
+                conn=self._conn,
+                direction=self._direction,
+                data=rest,
+                frames=1,
+                ops=0,
+                in_first=first,
+                in_t=now,
+                out_first=out_first,
+                out_t=now if sent else None,
+                cause=None if sent else UNSENT,
+                flags=Flags.CUT,
+            )
+            self.put(record)
+
+    def left(self, rest: bytes, first: int, now: int) -> None:
+        """Record bytes that were received and never scanned: whole frames perhaps, and one that is cut."""
+        if not self.on:
+            return
+        # A scanner of its own: that of the direction has its limits, and stands somewhere else.
+        scanner = Scanner(
+            self._direction, _GREETINGS, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
+        )
+        scanner.feed(rest)
+        read = 0
+        while isinstance(found := scanner.next(), Run | Frame):
+            self._scanner.odd |= scanner.odd  # `put` asks that one, which has not seen them
+            self.stayed(rest[read : scanner.offset], found, first, now, UNSENT)
+            first, read = first + (found.frames if isinstance(found, Run) else 1), scanner.offset
+        self.cut_short(rest[read:], first, None, now)
+
+    def unframed(self, length: int, now: int) -> None:
+        """Record that bytes passed without being framed."""
+        if self.on:
+            self._actions.append(Record(Opaque(self._conn, self._direction, now, length)))
+
+
+class Sender:
+    """Sends the frames of one direction.
+
+    out_next: the ordinal of the next frame that goes out.  out_bytes: those that went.
+    surplus: by op, how many more frames went out than came in: less than none where some stayed.  Frames that
+    pass as they are cost it nothing.
+    """
+
+    __slots__ = ("_actions", "_conn", "_direction", "_records", "out_bytes", "out_next", "outbox", "surplus")
+
+    def __init__(self, direction: Direction, records: DirectionRecords, context: PipeContext) -> None:
+        self.outbox = Outbox()
+        self.out_next = self.out_bytes = 0
+        self.surplus = [0] * len(OPS)
+        self._direction = direction
+        self._conn = context.conn
+        self._records = records
+        self._actions = context.actions
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send bytes without a record."""
+        if self.outbox.limited:
+            self.outbox.carry(data)
+        else:
+            self.out_bytes += len(data)
+            self._actions.append(Send(self._direction, data))
+
+    def kept(self, data: bytes | memoryview, frames: int, ops: int) -> None:
+        """Note that frames that came do not go on, or not now."""
+        self._count(data, frames, ops, -1)
+
+    def changed(self, op: Op, out: tuple[bytes, ...]) -> None:
+        """Note that others go at once in the place of a frame."""
+        self.surplus[op] -= 1
+        for raw in out:
+            self.surplus[op_of(raw, op)] += 1
+
+    def _count(self, data: bytes | memoryview, frames: int, ops: int, sign: int) -> None:
+        if ops & (ops - 1):  # of several ops: which of them how often is to be seen
+            for frame in parse_frames(bytes(data), self._direction):
+                self.surplus[frame.op] += sign
+        elif ops:
+            self.surplus[ops.bit_length() - 1] += sign * frames
+
+    def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
+        """Send whole frames as they came, now or behind those that wait; first: the ordinal of the first."""
+        if self.outbox.active:
+            self.hold(Item([bytes(data)], now, frames, ops, first, now))
+            return
+        # No item here: this is the path of frames that no rule wants.
+        self.write(data)
+        if self._records.on:
+            conn, direction, out_first = self._conn, self._direction, self.out_next
+            self._records.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
+        self.out_next += frames
+
+    def hold(self, item: Item) -> None:
+        """Let frames that came wait for their time."""
+        self.kept(item.parts[0], item.frames, item.ops)
+        self.outbox.put(item)
+
+    def put(self, item: Item, data: bytes, now: int) -> None:
+        """Send an item, whose bytes are `data`, behind those that wait."""
+        if self.outbox.active:
+            self.outbox.put(item)
+        else:
+            self.send(item, data, now)
+
+    def send(self, item: Item, data: bytes, now: int) -> None:
+        """Send an item, whose bytes are `data`, and record it."""
+        self.write(data)
+        if item.frames:
+            self._count(data, item.frames, item.ops, 1)
+        if self._records.on and item.frames:
+            record = Frames(
+                conn=self._conn,
+                direction=self._direction,
+                data=data,
+                frames=item.frames,
+                ops=item.ops,
+                in_first=item.in_first,
+                in_t=item.in_t,
+                out_first=self.out_next,
+                out_t=now,
+                cause=item.cause,
+                extra=None if item.of is None else {"of": item.of},
+            )
+            self._records.put(record, secret=item.secret)
+        self.out_next += item.frames
+
+    def finish(self, now: int) -> None:
+        """Half-close the direction behind the items that wait."""
+        if self.outbox.active:
+            self.outbox.put(Item([], now, 0, 0, None, None, finish=True))
+        else:
+            self._actions.append(Finish(self._direction))
+
+    def release(self, now: int, limit: WorkLimit) -> None:
+        """Send the items that are due, up to the limit."""
+        stop = self.out_next + limit.frames
+        for item in self.outbox.release(now, lambda: self.out_next >= stop or limit.reached()):
+            data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
+            if item.finish:
+                self._actions.append(Finish(self._direction))
+            elif data:
+                self.send(item, data, now)
+        for piece in self.outbox.slices(now, limit.reached):
+            self.out_bytes += len(piece)
+            self._actions.append(Send(self._direction, piece))
+
+
+@dataclass(frozen=True, slots=True)
+class PipeContext:
+    """The values that both pipes of a connection get.
+
+    conn: its number, in events and records.  record: whether records are made from the start.  budget: of all
+    connections.  secrets: of both directions, because an answer is secret where its request was.  actions:
+    the list that all parts of the session append to.
+    """
+
+    settings: SessionSettings
+    conn: int
+    record: bool
+    budget: Budget
+    secrets: Secrets
+    actions: list[Action]

@@ -1,0 +1,106 @@
+"""Values of a connection that it is given: its settings, hooks, budget and limit of work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from natsproxy.protocol.info import Info
+from natsproxy.session.identity import Identity
+from natsproxy.wire.frames import NO_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """The part of the configuration that a session needs; sizes in bytes, times in ns.
+
+    frame_hold_limit: the largest frame that waits until it is whole; a larger one passes in pieces.
+    rule_buffer: the same, of a frame whose payload a rule wants.
+    advertise: "strip", "self" or "pass", for the addresses in INFO (see `login.py`).  self_host,
+    self_port: the address that the client dialled.  self_urls: that and the others at which it can come
+    back.  tls: the members of INFO that say what TLS the client leg
+    has.  unparsed: "close" or "pass".  queue_bytes: the bytes that
+    each direction may hold back before its sender is no longer read.  fence_timeout: the time that the
+    server's PONG may take.  boundary_timeout: the time that a frame may keep back frames of ours behind it.
+    auth_timeout: the time that a client may take from INFO to its first frame, 0 for ever.
+    identity: the proxy's own, None where clients log in at the server themselves.
+    """
+
+    max_control_line: int = 4096
+    frame_hold_limit: int = 65536
+    rule_buffer: int = 8 << 20
+    advertise: str = "strip"
+    self_host: str = ""
+    self_port: int = 0
+    self_urls: tuple[str, ...] = ()
+    tls: tuple[str, ...] = ()
+    unparsed: str = "close"
+    queue_bytes: int = 8 << 20
+    record_frame_max: int = 8 << 20
+    fence_timeout: int = 5_000_000_000
+    boundary_timeout: int = 30_000_000_000
+    auth_timeout: int = 0
+    identity: Identity | None = None
+
+
+KeyOf = Callable[[str, int], str]
+"""From the name in CONNECT and the ordinal of a connection to its key."""
+
+
+def name_or_ordinal(name: str, ordinal: int) -> str:
+    """Return the client's own name as the key of its connection, or else its ordinal."""
+    return name or f"#{ordinal}"
+
+
+def _not_heard(conn: int, said: Info | str) -> None:
+    """Default hook: ignore what servers say."""
+
+
+class Hooks(NamedTuple):
+    """The functions of a proxy that its sessions call.
+
+    key_of: gives a connection its key at its CONNECT.  heard: takes the number of a connection with each INFO
+    of its server, and the text of an -ERR with which that closes.
+    """
+
+    key_of: KeyOf = name_or_ordinal
+    heard: Callable[[int, Info | str], None] = _not_heard
+
+
+SMALL = 65536
+"""Bytes that each direction may hold whatever the others do: else one connection could stop all."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """The bytes that may be held, and those that are."""
+
+    total: int
+    used: int = 0
+
+    @property
+    def spent(self) -> bool:
+        """True if no byte is left."""
+        return self.used >= self.total
+
+
+UNLIMITED = 1 << 62
+
+
+class WorkLimit:
+    """No limit; a relay has its own (`net/timeslice.py`).
+
+    frames: the most frames that a call may deal with.
+    """
+
+    __slots__ = ()
+
+    frames = NO_LIMIT
+
+    def reached(self) -> bool:
+        """Return whether it is time to stop."""
+        return False
+
+
+UNLIMITED_WORK = WorkLimit()
