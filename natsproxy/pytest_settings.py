@@ -16,7 +16,7 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, plain, read
 
 if TYPE_CHECKING:
-    from natsproxy.config.row import Option
+    from natsproxy.option import Option
 
 MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
 FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}

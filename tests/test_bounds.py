@@ -21,13 +21,11 @@ from click.testing import CliRunner
 
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.build import proxy_settings
-from natsproxy.config.options import OPTIONS
-from natsproxy.config.row import Option
-from natsproxy.config.settings import ProxySettings
+from natsproxy.config.settings import OPTIONS, ProxySettings, proxy_settings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.net.proxy import Proxy
+from natsproxy.option import Option
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.keys import keys_of
 from natsproxy.rules.file.parser import load, parse_rules

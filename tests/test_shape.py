@@ -23,6 +23,8 @@ FLOORS = {
     "units": -1,
     "bounded": -1,
     "errors": 0,
+    "converters": 0,
+    "option": 1,
     "events": 0,
     "wire": 1,
     "protocol": 2,
@@ -56,6 +58,8 @@ PURE = {
     "addresses",
     "units",
     "bounded",
+    "converters",
+    "option",
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
 ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "pytest_settings", "testing"}}

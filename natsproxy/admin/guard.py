@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from natsproxy.addresses import is_ip
 from natsproxy.admin.http_server import App
 from natsproxy.admin.page.sessions import Sessions
-from natsproxy.config.settings import HttpListener
+from natsproxy.config.endpoints import HttpListener
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _PRIVATE: Final = (".internal", ".local", ".localhost")

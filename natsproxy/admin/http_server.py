@@ -23,7 +23,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.admin.http_exchange import Exchange, HttpLost, Stream
-from natsproxy.config.settings import HttpListener
+from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import ConfigError, place_of
 
 App = Callable[

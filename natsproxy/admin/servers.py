@@ -19,7 +19,8 @@ from natsproxy.admin.page.app import PageApp
 from natsproxy.admin.page.sessions import Sessions
 from natsproxy.admin.statistics import Statistics
 from natsproxy.admin.toxiproxy.server import ToxiproxyServer
-from natsproxy.config.settings import AdminSettings, HttpListener
+from natsproxy.config.admin import AdminSettings
+from natsproxy.config.endpoints import HttpListener
 
 
 def http_servers(
@@ -46,14 +47,14 @@ def http_servers(
     if settings.admin is not None:
         proxies.watch(_count_firings)
         sessions = Sessions()
-        page = PageApp(admin_app(proxies, config, settings.captures, sessions), sessions)
+        page = PageApp(admin_app(proxies, config, settings.admin_captures, sessions), sessions)
         open_paths = page.paths.union(OPEN_PATHS)
-        guard = Guard(page, settings.admin, settings.token, settings.hosts, open_paths, sessions)
+        guard = Guard(page, settings.admin, settings.token, settings.admin_host, open_paths, sessions)
         servers["admin"] = HttpServer(guard, settings.admin, managed.report, holds=guard.holds)
     if settings.toxiproxy is not None:
         base = replace(managed.proxy.settings, seed=managed.proxy.seed)
         servers["toxiproxy"] = ToxiproxyServer(
-            settings.toxiproxy, base, proxies, managed.report, main=managed, hosts=settings.hosts
+            settings.toxiproxy, base, proxies, managed.report, main=managed, hosts=settings.admin_host
         )
     return servers
 

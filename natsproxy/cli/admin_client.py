@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import OptionType
-from natsproxy.config.admin import ADMIN_TOKEN_FILE, ADMIN_VARIABLE, admin_token
+from natsproxy.config.admin import ADMIN_OPTIONS, ADMIN_VARIABLE, admin_token
 from natsproxy.errors import ConfigError, NatsproxyError
 
 _TIMEOUT: Final = 30.0  # seconds without a byte; a stream has a sign of life more often
@@ -217,7 +217,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--token-file",
-        type=OptionType(ADMIN_TOKEN_FILE),
+        type=OptionType(ADMIN_OPTIONS["admin_token_file"]),
         metavar="FILE",
         envvar=f"{ADMIN_VARIABLE}_FILE",
         help=f"The file of its token, or env:NAME; without it, {ADMIN_VARIABLE}, if set, is the token.",

@@ -17,8 +17,7 @@ from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
 from natsproxy.cli.to_client import report_cassette, say_added
-from natsproxy.config.legs import legs
-from natsproxy.config.settings import ProxySettings
+from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
 from natsproxy.replay.between import inner_address, offered, reached

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import click
 
 from natsproxy.cli.admin_client import AdminClient, admin_options, json_option, names
 from natsproxy.cli.table import show_table
-from natsproxy.config.options import OPTIONS
+from natsproxy.config.recording import RECORD_OPTIONS
 from natsproxy.units import short_size
-
-_PREFIX: Final = "record-"
-_SETTINGS: Final = tuple(option for option in OPTIONS if option.name.startswith(_PREFIX))
 
 
 @click.group()
@@ -31,9 +28,9 @@ def capture() -> None:
 
 def _settings(command: Any) -> Any:
     """Add the settings of a recording as options, without `record-` before their names."""
-    for option in reversed(_SETTINGS):
+    for name, option in reversed(RECORD_OPTIONS.items()):
         command = click.option(
-            f"--{option.name.removeprefix(_PREFIX)}",
+            f"--{name}",
             option.key,
             multiple=option.many,
             metavar=option.metavar,
@@ -57,8 +54,8 @@ def start(client: AdminClient, as_json: bool, name: str, **given: Any) -> None:
     natsproxy ctl capture start orders.ncap --subject 'orders.>' --payload '>=hash'
     """
     settings = {
-        option.name.removeprefix(_PREFIX): list(value) if option.many else value
-        for option in _SETTINGS
+        name: list(value) if option.many else value
+        for name, option in RECORD_OPTIONS.items()
         if (value := given[option.key])
     }
     _show(client.ask("POST", "capture", {"name": name, "settings": settings}), as_json)

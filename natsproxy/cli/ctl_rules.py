@@ -14,7 +14,7 @@ from natsproxy.cli.admin_client import AdminClient, admin_options, json_option, 
 from natsproxy.cli.default_command import ListByDefault
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.table import show_table
-from natsproxy.config.build import rules_file
+from natsproxy.config.files import rules_file
 from natsproxy.units import format_duration
 
 _NAMES = click.argument(

@@ -16,9 +16,9 @@ from natsproxy.cli.exits import CouldNotRun
 from natsproxy.cli.rules_cookbook import show_cookbook
 from natsproxy.cli.rules_list import show_section
 from natsproxy.config.admin import ADMIN_OPTIONS
-from natsproxy.config.options import OPTIONS
-from natsproxy.config.row import Option
-from natsproxy.config.tls_options import TLS_OPTIONS
+from natsproxy.config.recording import RECORD
+from natsproxy.config.settings import OPTIONS, TLS_OPTIONS
+from natsproxy.option import Option
 
 EXIT_CODES: Final = {
     "0": "done; also a service that Ctrl-C or SIGTERM ended in good order",
@@ -42,7 +42,7 @@ def _rows(rows: Iterable[tuple[str, str]]) -> None:
     click.echo(formatter.getvalue(), nl=False)
 
 
-def _options(options: Iterable[Option]) -> None:
+def _show_options(options: Iterable[Option]) -> None:
     rows = []
     for option in options:
         default = "" if option.default in (None, "") else f" [{option.default}]"
@@ -103,7 +103,7 @@ def _captures() -> None:
         Settings of recordings:
         """
     )
-    _options(option for option in OPTIONS if option.name.startswith("record"))
+    _show_options(option for option in OPTIONS if option.name.startswith(RECORD))
 
 
 def _tls() -> None:
@@ -118,7 +118,7 @@ def _tls() -> None:
         SIGHUP reads certificates and keys again. Settings:
         """
     )
-    _options(TLS_OPTIONS)
+    _show_options(TLS_OPTIONS.values())
 
 
 def _monitoring() -> None:
@@ -141,7 +141,7 @@ def _monitoring() -> None:
         Settings:
         """
     )
-    _options(ADMIN_OPTIONS)
+    _show_options(ADMIN_OPTIONS.values())
 
 
 def _settings() -> None:
@@ -153,7 +153,7 @@ def _settings() -> None:
         """
     )
     click.echo()
-    _options(OPTIONS)
+    _show_options(OPTIONS)
 
 
 def _exit_codes() -> None:

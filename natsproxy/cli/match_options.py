@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import click
 
+from natsproxy.capture.filter.filters import SUBJECT
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.build import line_of, read_document
-from natsproxy.config.filter_options import pattern
-from natsproxy.config.row import Option
+from natsproxy.config.files import line_of, read_document
 from natsproxy.errors import ConfigError
+from natsproxy.option import Option
 from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, read
 from natsproxy.replay.diff.normalize import Ignore
 
@@ -47,9 +47,7 @@ def _with_flags(command: Callable[..., None], options: Sequence[Option]) -> Call
     return command
 
 
-_SUBJECTS: Final = Option(
-    "ignore-subjects", pattern, None, "A subject that is not compared.", many=True, metavar="SUBJECT"
-)
+_SUBJECTS: Final = Option("ignore-subjects", SUBJECT, None, "A subject that is not compared.", many=True)
 _IGNORED: Final = (
     *(option for option in OPTIONS if option.name in ("ignore-headers", "ignore-json")),
     _SUBJECTS,

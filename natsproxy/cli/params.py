@@ -10,9 +10,9 @@ import click
 
 from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.identity import read_secret
-from natsproxy.config.option import duration, listen, server
-from natsproxy.config.settings import Listener, Server
+from natsproxy.config.endpoints import Listener, Server, read_listener, read_server
+from natsproxy.config.secret_files import read_secret
+from natsproxy.converters import duration_or_seconds
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.credentials import Credentials, read_credentials
 from natsproxy.replay.client_playback import credentials as creds
@@ -29,7 +29,7 @@ class Seconds(click.ParamType):  # type: ignore[type-arg]  # generic since click
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the seconds; fail with a message that shows both forms."""
         try:
-            return duration(value) / 1e9
+            return duration_or_seconds(value) / 1e9
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -58,7 +58,7 @@ def parse_server(text: str, option: str) -> Server:
     Raises ConfigError that names the option.
     """
     try:
-        return server(text, credentials=True)
+        return read_server(text, credentials=True)
     except ValueError as error:
         raise ConfigError(f"{option} {error}") from None
 
@@ -66,7 +66,7 @@ def parse_server(text: str, option: str) -> Server:
 def parse_listener(text: str) -> Listener:
     """Return the listener that `--listen` names.  Raises ConfigError."""
     try:
-        return listen(text)
+        return read_listener(text)
     except ValueError as error:
         raise ConfigError(f"--listen {error}") from None
 

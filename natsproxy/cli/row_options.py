@@ -9,9 +9,9 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from natsproxy.config.row import Option
-from natsproxy.config.tls_options import TLS_OPTIONS
+from natsproxy.config.settings import TLS_OPTIONS
 from natsproxy.errors import ConfigError
+from natsproxy.option import Option
 
 _OF_LISTENERS = ("tls_cert", "tls_key", "tls_ca")
 
@@ -50,7 +50,7 @@ def tls_options(*, listen: bool) -> Callable[[Callable[..., None]], Callable[...
     listen: also those of a listener.
     """
     own = _OF_LISTENERS if listen else ()
-    rows = [row for row in TLS_OPTIONS if row.key.startswith("upstream_") or row.key in own]
+    rows = [row for row in TLS_OPTIONS.values() if row.key.startswith("upstream_") or row.key in own]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)

@@ -16,7 +16,7 @@ from natsproxy.cli.rules_cookbook import cookbook
 from natsproxy.cli.rules_explain import explain
 from natsproxy.cli.rules_file import rules_text
 from natsproxy.cli.rules_list import list_words
-from natsproxy.config.build import rules_file, rules_in
+from natsproxy.config.files import rules_file, rules_in
 from natsproxy.errors import NatsproxyError
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from natsproxy.config.build import read_text, rules_in
+from natsproxy.config.files import read_text, rules_in
 from natsproxy.errors import ConfigError
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.model.rule import Rule

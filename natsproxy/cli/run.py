@@ -1,6 +1,6 @@
 """`natsproxy run`: the proxy as a process, with signals, a log and the rules of a file.
 
-The flags are made from the table in `config/options.py`.  click reads each value from the first of: flag,
+The flags are made from the table in `config/settings.py`.  click reads each value from the first of: flag,
 environment, configuration file (`ctx.default_map`), default.
 """
 
@@ -23,11 +23,9 @@ from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import Service, log_proxy
 from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.cli.supervision import Supervision
-from natsproxy.config.admin import ADMIN_VARIABLE, admin_settings
-from natsproxy.config.build import inline_rules, proxy_settings, read_file
-from natsproxy.config.identity import read_identity
-from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import AdminSettings
+from natsproxy.config.admin import ADMIN_VARIABLE, AdminSettings
+from natsproxy.config.files import inline_rules, read_file
+from natsproxy.config.settings import OPTIONS, run_settings
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy
@@ -87,7 +85,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             *short,
             required=option.required,
             help=text,
-            envvar=f"NATSPROXY_{option.key.upper()}",
+            envvar=option.variable,
             **attributes,
         )(command)
     return command
@@ -128,21 +126,21 @@ def run(config: Path | None, **values: Any) -> None:
         click.echo(f"Warning: {text}", err=True)
     if config is not None and values["rules"] is not None and inline_rules(config):
         click.echo(f"Warning: {values['rules']} replaces the [[rules]] of {config}", err=True)
-    with LogFile(values["log_file"]) as file:
-        proxy = Proxy(proxy_settings(values), sockets=passed_sockets(os.environ))
-        supervision = Supervision(proxy, Notifier(os.environ), values["ready_file"], values["live_file"])
+    settings = run_settings(values)
+    with LogFile(settings.log_file) as file:
+        proxy = Proxy(settings.proxy, sockets=passed_sockets(os.environ))
+        supervision = Supervision(proxy, Notifier(os.environ), settings.ready_file, settings.live_file)
         supervision.prepare()
-        log = logger(file, values["log_format"], values["log_level"])
-        starts = partial(log_proxy, log, values["log_rate"])
-        servers = _http_servers(admin_settings(values), proxy, _shown(), lambda: file.lost, starts)
+        log = logger(file, settings.log_format, settings.log_level)
+        starts = partial(log_proxy, log, settings.log_rate)
+        servers = _http_servers(settings.admin, proxy, _shown(), lambda: file.lost, starts)
         service = Service(
             proxy,
             file,
             config,
-            values["rules"],
-            watched=values["watch_files"],
-            log_rate=values["log_rate"],
-            identity=partial(read_identity, values) if proxy.settings.identity is not None else None,
+            settings.rules,
+            watched=settings.watch_files,
+            log_rate=settings.log_rate,
             supervision=supervision if supervision.wanted or servers else None,
             servers=servers,
         )
@@ -150,7 +148,7 @@ def run(config: Path | None, **values: Any) -> None:
         run_with_signals(partial(service.run, log), *STOP, signal.SIGHUP)
     if service.stopped_at_once:
         raise SystemExit(Exit.STOPPED)
-    idle = proxy.unfired() if values["rules_must_fire"] else []
+    idle = proxy.unfired() if settings.rules_must_fire else []
     if idle:
         raise FoundWrong("\n".join(f"rule {one.name!r} never fired: {one.never_fired()}" for one in idle))
     if proxy.unwritten is not None:  # the log says why
@@ -184,7 +182,7 @@ def _http_servers(
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:
     """Return a sentence for each NATSPROXY_ variable that belongs to no option."""
-    known = [*(f"NATSPROXY_{option.key.upper()}" for option in OPTIONS), *_NO_OPTIONS]
+    known = [*(option.variable for option in OPTIONS), *_NO_OPTIONS]
     warnings = []
     for name in sorted(environment):
         if name.startswith("NATSPROXY_") and name not in known:

@@ -15,13 +15,13 @@ import trio
 from natsproxy.cli.file_watch import FileWatch
 from natsproxy.cli.memory import settle_memory, trim_memory
 from natsproxy.cli.supervision import Supervision
-from natsproxy.config.build import inline_rules, read_file, rules_file
+from natsproxy.config.files import inline_rules, read_file, rules_file
+from natsproxy.config.login import read_login
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.log import EventLog, LogFile
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.file.parser import NONE_NAMED
 from natsproxy.rules.model.rule import Rule
-from natsproxy.session.identity import Identity
 
 _TURN: Final = 0.0005  # seconds
 
@@ -42,7 +42,7 @@ class Service:
 
     config, rules: the files with its rules; a rules file wins.  watched: a change of these files, or of those
     of certificates and of the identity, loads them again.  supervision: tells others of the proxy.  log_rate:
-    the most events that are logged in a second.  identity: reads the proxy's login and its users anew.
+    the most events that are logged in a second.
     servers: HTTP servers beside the traffic, by their titles.
     stopped_at_once: True after a second signal ended it before it was drained.
     """
@@ -57,7 +57,6 @@ class Service:
         watched: bool = False,
         supervision: Supervision | None = None,
         log_rate: int = 0,
-        identity: Callable[[], tuple[Identity | None, Mapping[str, bytes]]] | None = None,
         servers: Mapping[str, HttpServer] | None = None,
     ) -> None:
         self._proxy = proxy
@@ -66,11 +65,10 @@ class Service:
         self._rules = rules
         self._settings = self._read_settings()
         self._supervision = supervision
-        self._identity = identity
         self._servers = servers or {}
         of_rules = [file for file in (rules or config,) if file is not None]
         of_tls = proxy.settings.certificate_files()
-        of_identity = proxy.settings.identity_files
+        of_identity = proxy.settings.login.files()
         if watched and not (of_rules or of_tls or of_identity):
             raise ConfigError("watch-files is for rules, certificates and credentials: there is no such file")
         self._watched = watched
@@ -191,8 +189,8 @@ class Service:
     async def _reload_identity(self, log: Any) -> None:
         self._identity_watch.reading()
         try:
-            if self._identity is not None:
-                self._proxy.load_identity(*self._identity())
+            if self._proxy.settings.identity is not None:
+                self._proxy.load_identity(*read_login(self._proxy.settings.login))
                 log.info("credentials and users reloaded")
         except NatsproxyError as error:
             log.error("credentials and users stay as they were", reason=str(error))

@@ -12,9 +12,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from natsproxy.config.identity import opens
-from natsproxy.config.options import OPTIONS
-from natsproxy.units import format_duration, format_size
+from natsproxy.config.secret_files import opens
+from natsproxy.config.settings import OPTIONS
 
 _SOURCES = {
     ParameterSource.COMMANDLINE: "flag",
@@ -22,7 +21,6 @@ _SOURCES = {
     ParameterSource.DEFAULT_MAP: "file",
     ParameterSource.DEFAULT: "default",
 }
-_FORMATS: dict[str, Callable[[int], str]] = {"DURATION": format_duration, "SIZE": format_size}
 Rows = dict[str, dict[str, Any]]
 """From the names of settings to `value` and `source`; `note` where the value is not shown."""
 _UNOPENED = "cannot be opened, and is not shown"
@@ -36,21 +34,21 @@ def shown_settings(context: click.Context, *, plain_sizes: bool) -> Rows:
     rows: Rows = {}
     for option in OPTIONS:
         source = context.get_parameter_source(option.key)
-        form = None if plain_sizes and option.metavar == "SIZE" else _FORMATS.get(option.metavar)
-        value = _plain(context.params[option.key], form)
+        show = None if plain_sizes and option.metavar == "SIZE" else option.type.show
+        value = _plain(context.params[option.key], show)
         row = {"value": value, "source": _SOURCES[source] if source else "default"}
-        if option.secret and value is not None and not opens(value):
+        if option.type.secret and value is not None and not opens(value):
             row |= {"value": None, "note": _UNOPENED}
         rows[option.name] = row
     return rows
 
 
-def _plain(value: Any, form: Callable[[int], str] | None) -> Any:
-    """Return a value as JSON and TOML can hold it.  form: writes its number as text."""
+def _plain(value: Any, show: Callable[[Any], str] | None) -> Any:
+    """Return a value as JSON and TOML can hold it.  show: writes it as text."""
     if isinstance(value, tuple):
-        return [_plain(one, form) for one in value]
+        return [_plain(one, show) for one in value]
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    if form is not None and value is not None:
-        return form(value)
+    if show is not None and value is not None:
+        return show(value)
     return value if value is None or isinstance(value, bool | int) else str(value)

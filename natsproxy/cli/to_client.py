@@ -20,8 +20,7 @@ from natsproxy.cli.match_options import ignore_options, match_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
-from natsproxy.config.legs import legs
-from natsproxy.config.settings import ProxySettings
+from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
 from natsproxy.replay.between import inner_address, offered, reached

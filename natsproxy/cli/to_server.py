@@ -26,8 +26,7 @@ from natsproxy.cli.params import (
 )
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
-from natsproxy.config.legs import legs
-from natsproxy.config.settings import ProxySettings
+from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.between import reached
 from natsproxy.replay.client_playback.dry_run import examine

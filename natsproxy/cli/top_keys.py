@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from natsproxy.config.option import duration
+from natsproxy.converters import duration_or_seconds
 from natsproxy.printable import printable
 from natsproxy.units import SECOND
 
@@ -116,7 +116,7 @@ def _set_number(view: View, text: str) -> None:
 
 
 def _set_delay(view: View, text: str) -> None:
-    seconds = duration(text) / SECOND
+    seconds = duration_or_seconds(text) / SECOND
     if seconds < LEAST_DELAY:
         raise ValueError("the delay must be at least 100ms")
     view.delay = seconds

@@ -19,9 +19,10 @@ from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import log_proxy
-from natsproxy.config.admin import ADMIN_HOST
-from natsproxy.config.build import read_text
-from natsproxy.config.settings import HttpListener, ProxySettings
+from natsproxy.config.admin import ADMIN_OPTIONS
+from natsproxy.config.endpoints import HttpListener
+from natsproxy.config.files import read_text
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 from natsproxy.log import LogFile, logger
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:  # it needs packages of an extra
 @click.option(
     "-admin-host",
     "--admin-host",
-    type=OptionType(ADMIN_HOST),
+    type=OptionType(ADMIN_OPTIONS["admin_host"]),
     multiple=True,
     help="A further name under which the API is reached.  (repeatable)",
 )

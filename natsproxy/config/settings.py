@@ -1,256 +1,239 @@
-"""The settings of a proxy, typed and with their defaults: the only configuration that `net` sees.
+"""The settings of a proxy and of `natsproxy run`, typed and with their defaults: the table of all options.
 
-Durations are nanoseconds, sizes are bytes.
+Each field is written once (see `natsproxy/option.py`); groups of them stand in the modules beside this one,
+and those of a session in `session/values.py`.  Durations are nanoseconds, sizes are bytes.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from natsproxy.addresses import Address, is_ip
-from natsproxy.capture.filter.recording_filter import Selection
+from natsproxy import converters
+from natsproxy.addresses import WILDCARDS, Address
+from natsproxy.config.admin import AdminSettings, with_token
+from natsproxy.config.endpoints import LISTENER, UPSTREAM, Listener, Server
+from natsproxy.config.login import LoginSettings, read_login
+from natsproxy.config.recording import RECORD, RecordSettings
+from natsproxy.config.tls import TlsSettings, UpstreamTls, check_tls
+from natsproxy.errors import ConfigError
+from natsproxy.option import (
+    DURATION,
+    FILE,
+    FLAG,
+    NUMBER,
+    SIZE_ABOVE_ZERO,
+    ValueType,
+    group,
+    optional,
+    optional_group,
+    options_of,
+    read_values,
+    setting,
+    settings_from,
+    several,
+    words,
+)
 from natsproxy.session.identity import Identity
-from natsproxy.units import KIB, MIB, SECOND, format_duration, format_size
+from natsproxy.session.values import SessionSettings
 
-SCHEMES = ("nats", "tls", "ws", "wss")
-"""The schemes of `--listen` and `--upstream`; an address without one has the first."""
-_ANY_PORT = Address()
-
-
-@dataclass(frozen=True, slots=True)
-class _Endpoint:
-    """An address with a scheme."""
-
-    address: Address = _ANY_PORT
-    scheme: str = SCHEMES[0]
-
-    @property
-    def websocket(self) -> bool:
-        """True if NATS is carried by WebSocket."""
-        return self.scheme in ("ws", "wss")
-
-    @property
-    def tls(self) -> bool:
-        """True if the leg has TLS, whatever a server says; clients must, but for `allow_non_tls`."""
-        return self.scheme in ("tls", "wss")
-
-    def __str__(self) -> str:
-        return f"{self.scheme}://{self.address}"
-
-
-@dataclass(frozen=True, slots=True)
-class Server(_Endpoint):
-    """A server that clients are relayed to, as one `--upstream` URL or another server names it.
-
-    tls_name: the name that its certificate must have; "" for the host of the address.
-    """
-
-    tls_name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Listener(_Endpoint):
-    """An address for clients, as one `--listen` names it; port 0 is one that the system chooses.
-
-    proxy_protocol: the networks of load balancers, whose connections begin with a PROXY protocol header.
-    """
-
-    proxy_protocol: tuple[IPv4Network | IPv6Network, ...] = ()
-
-    def __str__(self) -> str:
-        networks = ",".join(map(str, self.proxy_protocol))
-        # No super(): it does not know a class that was made anew for its slots.
-        return _Endpoint.__str__(self) + (f"?proxy_protocol={networks}" if networks else "")
-
-
-@dataclass(frozen=True, slots=True)
-class HttpListener:
-    """An address for HTTP: one of TCP, or the path of a unix socket.
-
-    cert, key: of its TLS, PEM; None for none.
-    """
-
-    address: Address | Path
-    cert: Path | None = None
-    key: Path | None = None
-
-    def __str__(self) -> str:
-        return f"unix:{self.address}" if isinstance(self.address, Path) else str(self.address)
-
-    @property
-    def local(self) -> bool:
-        """True if only this machine reaches it."""
-        if isinstance(self.address, Path) or self.address.host == "localhost":
-            return True
-        return is_ip(self.address.host) and ip_address(self.address.host).is_loopback
-
-
-@dataclass(frozen=True, slots=True)
-class AdminSettings:
-    """The HTTP servers beside a proxy; None for none.
-
-    token: that requests to the admin API must bring, "" for none.  hosts: further names of the admin API and
-    of Toxiproxy's.  captures: the folder of the captures that it begins, None for none.  toxiproxy: of
-    Toxiproxy's API.
-    """
-
-    monitor: HttpListener | None = None
-    admin: HttpListener | None = None
-    token: str = field(default="", repr=False)
-    hosts: tuple[str, ...] = ()
-    captures: Path | None = None
-    toxiproxy: HttpListener | None = None
-
-
-AUTO_FALLBACK = 50 * SECOND // 1000
-"""The fallback delay of `handshake_first: auto` (ns)."""
-
-
-@dataclass(frozen=True, slots=True)
-class HandshakeFirst:
-    """TLS before INFO.  fallback: the time (ns) after which INFO goes to a silent client; 0 for never."""
-
-    fallback: int = 0
-
-    def __str__(self) -> str:
-        return format_duration(self.fallback) if self.fallback else "on"
-
-
-@dataclass(frozen=True, slots=True)
-class TlsSettings:
-    """The settings of TLS: of tls:// listeners, and the last two of both legs.
-
-    ca: of the certificates that clients must have; None where they need none.  handshake_first: None for TLS
-    after INFO.  timeout: of a client's handshake (ns).  allow_non_tls: it is offered, and clients may do
-    without it.
-    """
-
-    cert: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    handshake_first: HandshakeFirst | None = None
-    timeout: int = 2 * SECOND
-    min_version: str = "1.2"
-    ciphers: str | None = None
-    allow_non_tls: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class UpstreamTls:
-    """The settings of TLS with servers.
-
-    cert, key: our own, for servers that want one.  ca: None for the system's.  name: the name that
-    certificates must have; None for the host of the server.
-    """
-
-    cert: Path | None = None
-    key: Path | None = None
-    ca: Path | None = None
-    name: str | None = None
-    handshake_first: bool = False
-    insecure: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """The most that a recording keeps: bytes, segments, and the age (ns) of a segment; 0 for no limit.
-
-    The segment that is being written counts for size and count.
-    """
-
-    size: int = 0
-    count: int = 0
-    age: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.size or self.count or self.age)
-
-    def __str__(self) -> str:
-        parts = [format_size(self.size) + "B" * (self.size % KIB > 0)] if self.size else []
-        parts += [str(self.count)] if self.count else []
-        return ", ".join(parts + ([format_duration(self.age)] if self.age else []))
-
-
-@dataclass(frozen=True, slots=True)
-class RecordSettings:
-    """The settings of a recording.
-
-    path: a file `x.ncap`, or a folder for segments.
-    rotate_size (bytes), rotate_interval (ns): limits of a segment; 0 for none.
-    keep: the limits beyond which the oldest segments are deleted (see `net/retention.py`).
-    flush: the longest time (ns) that a record waits for its block to be sealed.
-    compression: "none" or "zstd".
-    frame_max: the most bytes kept of one frame.
-    queue: the most bytes that wait for the disk.
-    overflow: the reaction to a full queue: "gap", "wait" or "close" (see `net/recorder.py`).
-    wait: the longest time (ns) that "wait" holds traffic back.
-    selection: the connections and subjects that are recorded, and the policies for their payloads.
-    cassette: the options of the comparison that a cassette keeps, as plain data.
-    """
-
-    path: Path
-    rotate_size: int = 256 * MIB
-    rotate_interval: int = 0
-    keep: Keep = Keep()
-    flush: int = SECOND // 4
-    compression: str = "none"
-    frame_max: int = 8 * MIB
-    queue: int = 64 * MIB
-    overflow: str = "gap"
-    wait: int = 10 * SECOND
-    selection: Selection = field(default_factory=Selection)
-    cassette: Mapping[str, Any] = field(default_factory=dict)
-
-    def described(self) -> dict[str, Any]:
-        """Return the settings that a segment's header has."""
-        found = {"compression": self.compression, "frame_max": self.frame_max, **self.selection.described()}
-        cassette = {**self.cassette, **self.selection.filters.described()}
-        return {**found, "cassette": cassette} if cassette else found
+_VERSIONS: Final = {"v1": 1, "v2": 2}  # of the PROXY protocol
+_VERSION: Final = ValueType(
+    lambda value: _VERSIONS[converters.one_of(*_VERSIONS)(value)], "v1|v2", lambda version: f"v{version}"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxySettings:
-    """The settings of a proxy; `config/options.py` describes each under its option's name.
+    """The settings of a proxy: the only configuration that `net` sees.
 
-    One name differs: queue_bytes is the option `queue`.  identity: its login at servers, None for none.
-    client_users: bcrypt hashes by user.  identity_files: both were read from them.  upstream_proxy_protocol:
-    the version of the header that servers get, None for none.
+    upstream_proxy_protocol: the version of the header that servers get, None for none.  identity: the proxy's
+    login at servers, None for none; client_users: bcrypt hashes by user; both are read from the files of
+    `login`.
     """
 
-    listen: tuple[Listener, ...] = (Listener(Address("127.0.0.1", 4222)),)
-    upstream: tuple[Server, ...] = (Server(Address("127.0.0.1", 4223)),)
-    advertise: str = "strip"
-    upstream_hold: int = 0
-    upstream_randomize: bool = True
-    upstream_discover: bool = False
-    unparsed: str = "close"
-    websocket_origin: tuple[str, ...] = ()
-    max_control_line: int = 4096
-    rule_buffer: int = 8 * MIB
-    queue_bytes: int = 8 * MIB
-    buffers: int = 256 * MIB
-    connect_timeout: int = 2 * SECOND
-    auth_timeout: int = 2 * SECOND
-    max_connections: int = 0
-    max_connections_per_address: int = 0
-    idle_timeout: int = 0
-    write_deadline: int = 10 * SECOND
-    drain: int = 30 * SECOND
-    keepalive: bool = True
-    tls: TlsSettings = TlsSettings()
-    upstream_tls: UpstreamTls = UpstreamTls()
-    seed: int | None = None
+    listen: tuple[Listener, ...] = several(
+        LISTENER,
+        "The address for clients, or tls://HOST:PORT. 0.0.0.0, [::] or no host: all, of IPv4 and IPv6.",
+        default="127.0.0.1:4222",
+    )
+    upstream: tuple[Server, ...] = several(UPSTREAM, "A server.", required=True)
+    upstream_randomize: bool = setting(
+        FLAG, True, "Try the servers at random, as NATS clients do; else in their order."
+    )
+    upstream_discover: bool = setting(FLAG, False, "Also use the servers that the cluster names in INFO.")
+    upstream_hold: int = setting(
+        DURATION, "0s", "The longest wait of a new client while no server can be used."
+    )
+    connect_timeout: int = setting(DURATION, "2s", "The longest wait for the upstream's INFO.")
+    auth_timeout: int = setting(
+        DURATION, "2s", "The longest wait for a client's first bytes; 0 for no limit."
+    )
+    websocket_origin: tuple[str, ...] = several(
+        ValueType(converters.line, "ORIGIN"),
+        "For ws:// listeners: only pages of this origin; without it, all.",
+    )
+    login: LoginSettings = group(LoginSettings)
+    upstream_proxy_protocol: int | None = optional(
+        _VERSION, "Tell servers the client's address by this header (nats-server: proxy_protocol)."
+    )
+    max_connections: int = setting(NUMBER, "0", "The most connections of clients; 0 for no limit.")
+    max_connections_per_address: int = setting(
+        NUMBER, "0", "The most connections of one client address; 0 for no limit."
+    )
+    idle_timeout: int = setting(
+        DURATION,
+        "0s",
+        "The longest silence of a client; 0 for no limit. Clients send PINGs every two minutes.",
+    )
+    write_deadline: int = setting(
+        DURATION,
+        "10s",
+        "The longest time in which a client takes no bytes, as the server's write_deadline; 0 for no limit.",
+    )
+    keepalive: bool = setting(
+        FLAG, True, "TCP keep-alive and a limit for unacknowledged bytes, on both legs."
+    )
+    session: SessionSettings = group(SessionSettings)
+    buffers: int = setting(SIZE_ABOVE_ZERO, "256MiB", "The most memory for the traffic of all connections.")
+    drain: int = setting(DURATION, "30s", "The time for connections to end after SIGTERM.")
+    tls: TlsSettings = group(TlsSettings, "tls")
+    upstream_tls: UpstreamTls = group(UpstreamTls, "upstream-tls")
+    seed: int | None = optional(NUMBER, "The seed of all random choices; the log names it.")
+    record: RecordSettings | None = optional_group(RecordSettings, RECORD)
     identity: Identity | None = None
-    upstream_proxy_protocol: int | None = None
-    identity_files: tuple[Path, ...] = ()
     client_users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    record: RecordSettings | None = None
 
     def certificate_files(self) -> list[Path]:
         """Return the files of TLS, of both legs."""
         both: tuple[TlsSettings | UpstreamTls, ...] = (self.tls, self.upstream_tls)
         return [file for one in both for file in (one.cert, one.key, one.ca) if file is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The settings of `natsproxy run`: of the proxy, of the HTTP servers beside it, and of the process."""
+
+    proxy: ProxySettings = group(ProxySettings)
+    rules: Path | None = optional(FILE, "The file of rules (TOML).")
+    rules_must_fire: bool = setting(
+        FLAG, False, "At the end: fail (exit code 1) if a rule in force has never acted, and name it."
+    )
+    admin: AdminSettings = group(AdminSettings)
+    watch_files: bool = setting(
+        FLAG,
+        False,
+        "Reload rules, certificates, credentials and users when their files change, in the same segment.",
+    )
+    ready_file: Path | None = optional(
+        FILE,
+        "A file that is there, and touched every second, while the upstream answers; it has the listening "
+        "addresses.",
+    )
+    live_file: Path | None = optional(
+        FILE,
+        "A file that is touched every second while the proxy works, whether or not the upstream answers.",
+    )
+    log_format: str = setting(
+        words("auto", "console", "json"), "auto", "Readable lines or JSON; auto: JSON unless on a terminal."
+    )
+    log_level: str = setting(
+        words("debug", "info", "warning", "error"), "info", "The lowest level that is logged."
+    )
+    log_rate: int = setting(NUMBER, "1000", "The most events that are logged in a second; 0 for no limit.")
+    log_file: Path | None = optional(FILE, "A file instead of standard error; SIGHUP reopens it.")
+
+
+OPTIONS: Final = options_of(RunSettings)
+"""All options of `natsproxy run`, in the order of `--help`."""
+TLS_OPTIONS: Final = {
+    option.key: option
+    for option in (
+        *options_of(TlsSettings, "tls"),
+        *options_of(UpstreamTls, "upstream-tls"),
+    )
+}
+"""The options of TLS, on both legs, by the names that a configuration file has for them."""
+
+
+def run_settings(values: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of `natsproxy run` from typed values by `Option.key`.  Raises ConfigError."""
+    given = settings_from(RunSettings, values)
+    return replace(given, proxy=proxy_settings(values), admin=with_token(given.admin))
+
+
+def proxy_settings(values: Mapping[str, Any]) -> ProxySettings:
+    """Return the settings of a proxy from typed values by `Option.key`.
+
+    Raises ConfigError if two listeners are one, if a server is one of the proxy's own listening addresses, or
+    is named twice, and for settings that would have no effect.
+    """
+    given = settings_from(ProxySettings, values)
+    _check_addresses(given)
+    if values["record_keep"] and given.record is None:
+        raise ConfigError("record-keep is for a recording: name its folder or file with record")
+    check_tls(given.tls, given.upstream_tls, given.listen, given.upstream)
+    record = given.record.rotated_in_time() if given.record is not None else None
+    identity, users = read_login(given.login)
+    if identity is not None and identity.logs_in:
+        _check_lent_login(given, identity)
+    return replace(given, record=record, identity=identity, client_users=users)
+
+
+def _check_addresses(given: ProxySettings) -> None:
+    everywhere = [listener for listener in given.listen if listener.address.host in WILDCARDS]
+    for first, second in combinations(everywhere, 2):
+        if first.address.port == second.address.port != 0:
+            raise ConfigError(f"listen {first} and {second} are one: each takes IPv4 and IPv6, name one")
+    for number, server in enumerate(given.upstream):
+        for listen in (listener.address for listener in given.listen):
+            # Port 0 is chosen by the system, which takes none that is in use.
+            address = server.address
+            if listen.port and listen.port == address.port and _may_be_the_same(listen, address):
+                raise ConfigError(f"upstream {address} is natsproxy's own address: name the server")
+        if server in given.upstream[:number]:
+            raise ConfigError(f"upstream {server} is given twice")
+
+
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+def _may_be_the_same(listen: Address, upstream: Address) -> bool:
+    if listen.host in WILDCARDS:
+        return upstream.host in _LOCAL
+    return listen.host == upstream.host or (listen.host in _LOCAL and upstream.host == "localhost")
+
+
+def _check_lent_login(given: ProxySettings, identity: Identity) -> None:
+    """Raise ConfigError where other settings let clients use the proxy's login unseen."""
+    if identity.clients == "certificate" and (
+        given.tls.ca is None or not all(one.tls for one in given.listen)
+    ):
+        raise ConfigError('client_auth = "certificate" needs tls_ca, and tls:// or wss:// on all listeners')
+    if given.session.unparsed == "pass":
+        raise ConfigError('unparsed = "pass" is a way around upstream_credentials: make it "close"')
+
+
+def legs(
+    given: Mapping[str, Any], *, listen: Listener | None = None, upstream: Server | None = None
+) -> ProxySettings:
+    """Return the settings of a proxy with these legs, and defaults for the rest: for playbacks and tests.
+
+    given: options of TLS as in a configuration file, unread: `upstream_tls_ca = "ca.pem"`.  upstream: None
+    for a proxy whose server is known later.  Raises ConfigError that names the option.
+    """
+    for key in given:
+        if key not in TLS_OPTIONS:
+            near = difflib.get_close_matches(key, TLS_OPTIONS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(TLS_OPTIONS))}"
+            raise ConfigError(f"there is no option {key!r}{hint}")
+    values = read_values(TLS_OPTIONS.values(), given)
+    tls = settings_from(TlsSettings, values, "tls")
+    upstream_tls = settings_from(UpstreamTls, values, "upstream-tls")
+    listeners, servers = (listen or Listener(),), () if upstream is None else (upstream,)
+    check_tls(tls, upstream_tls, listeners, servers)
+    return ProxySettings(listen=listeners, upstream=servers, tls=tls, upstream_tls=upstream_tls)

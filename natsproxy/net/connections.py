@@ -15,7 +15,8 @@ import trio
 
 from natsproxy.addresses import Address, split_host_port
 from natsproxy.capture.format import records
-from natsproxy.config.settings import Listener, ProxySettings
+from natsproxy.config.endpoints import Listener
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net.chain_swap import ChainSwap

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import trio
 
 from natsproxy.addresses import WILDCARDS, Address
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
 
 _PATIENCE = 1.0  # seconds for a resolver once there is an endpoint to go on with
 

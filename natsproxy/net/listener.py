@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.addresses import WILDCARDS, Address, address_of
-from natsproxy.config.settings import Listener
+from natsproxy.config.endpoints import Listener
 from natsproxy.errors import ConfigError
 from natsproxy.net.leg import Leg, has_left
 from natsproxy.net.shortage import Shortage

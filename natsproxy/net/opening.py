@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 import trio
 
 from natsproxy.addresses import WILDCARDS, Address, is_ip
-from natsproxy.config.settings import SCHEMES, HandshakeFirst, Listener, ProxySettings
+from natsproxy.config.endpoints import SCHEMES, Listener
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import HandshakeFirst
 from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.tls_contexts import TlsContexts
@@ -24,7 +26,6 @@ from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
 from natsproxy.session.identity import Identity
 from natsproxy.session.values import SessionSettings
-from natsproxy.units import MIB
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 - only compared
@@ -228,14 +229,5 @@ def _session_settings(settings: ProxySettings, listener: Listener) -> SessionSet
         members = ["tls_available" if offered else "tls_required"]
         members += ["tls_verify"] * (tls.ca is not None)
         limit = limit + tls.timeout if limit and tls.timeout else 0
-    return SessionSettings(
-        max_control_line=settings.max_control_line,
-        rule_buffer=settings.rule_buffer,
-        advertise=settings.advertise,
-        tls=tuple(members),
-        unparsed=settings.unparsed,
-        queue_bytes=settings.queue_bytes,
-        auth_timeout=limit,
-        identity=settings.identity,
-        record_frame_max=settings.record.frame_max if settings.record else 8 * MIB,
-    )
+    own = replace(settings.session, tls=tuple(members), auth_timeout=limit, identity=settings.identity)
+    return replace(own, record_frame_max=settings.record.frame_max) if settings.record else own

@@ -19,7 +19,9 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.format import records
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings
+from natsproxy.config.endpoints import Listener
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Firing, Notice
 from natsproxy.net.clock import now_ns
@@ -255,7 +257,7 @@ class Proxy:
         `rules_in_force` waits for them.
         Raises ConfigError where the settings are a way around it; then nothing changes.
         """
-        if chain.guards and self.settings.unparsed == "pass":
+        if chain.guards and self.settings.session.unparsed == "pass":
             raise ConfigError('unparsed = "pass" is a way around rules that deny or rewrite: make it "close"')
         self._recording.record_rules(chain.text)
         if self._background is not None:  # else `serve` puts it in force

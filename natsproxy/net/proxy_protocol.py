@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import trio
 
 from natsproxy.addresses import Address, split_host_port
-from natsproxy.config.settings import Listener
+from natsproxy.config.endpoints import Listener
 from natsproxy.net.leg import Leg
 from natsproxy.protocol.proxy_header import ProxyHeader, read, write
 

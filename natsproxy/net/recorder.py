@@ -37,7 +37,7 @@ from natsproxy.capture.filter.recording_filter import RecordingFilter
 from natsproxy.capture.format.records import Item, Preamble
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, Missed
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net.admission import Admission

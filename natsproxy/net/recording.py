@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.capture.format import records
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Firing
 from natsproxy.net.admission import Admission

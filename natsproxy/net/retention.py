@@ -34,7 +34,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.capture.names import name_of
 from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.errors import CaptureError, TruncatedCapture
 from natsproxy.events import Notice
 from natsproxy.net.clock import now_ns

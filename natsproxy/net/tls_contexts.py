@@ -10,7 +10,8 @@ import ssl
 from pathlib import Path
 from typing import Final
 
-from natsproxy.config.settings import ProxySettings, TlsSettings, UpstreamTls
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import TlsSettings, UpstreamTls
 from natsproxy.errors import ConfigError
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}

@@ -19,7 +19,8 @@ import trio
 
 from natsproxy.addresses import Address, is_ip, parse_address
 from natsproxy.bounded import BoundedDict
-from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.config.endpoints import Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event
 from natsproxy.net.dial import Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint, Resolver

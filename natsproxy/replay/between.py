@@ -13,7 +13,9 @@ from typing import Final
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server, UpstreamTls
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import UpstreamTls
 from natsproxy.errors import ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.errors import ServerLost

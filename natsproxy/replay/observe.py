@@ -12,7 +12,9 @@ from pathlib import Path
 
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.between import running

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natsproxy.option import SIZE_ABOVE_ZERO, setting, words
 from natsproxy.protocol.info import Info
 from natsproxy.session.identity import Identity
 from natsproxy.wire.frames import NO_LIMIT
@@ -15,31 +16,40 @@ from natsproxy.wire.frames import NO_LIMIT
 class SessionSettings:
     """The part of the configuration that a session needs; sizes in bytes, times in ns.
 
-    frame_hold_limit: the largest frame that waits until it is whole; a larger one passes in pieces.
-    rule_buffer: the same, of a frame whose payload a rule wants.
-    advertise: "strip", "self" or "pass", for the addresses in INFO (see `login.py`).  self_host,
-    self_port: the address that the client dialled.  self_urls: that and the others at which it can come
-    back.  tls: the members of INFO that say what TLS the client leg
-    has.  unparsed: "close" or "pass".  queue_bytes: the bytes that
-    each direction may hold back before its sender is no longer read.  fence_timeout: the time that the
-    server's PONG may take.  boundary_timeout: the time that a frame may keep back frames of ours behind it.
-    auth_timeout: the time that a client may take from INFO to its first frame, 0 for ever.
-    identity: the proxy's own, None where clients log in at the server themselves.
+    Those that users set stand first, in the table of options; `net/opening.py` adds what depends on the
+    listener and on the address that the client dialled.
+
+    advertise: about the addresses in INFO (see `greeting.py`).  rule_buffer: the largest frame, of those
+    whose payload a rule wants, that waits until it is whole; a larger one passes in pieces.  queue_bytes:
+    the bytes that each direction may hold back before its sender is no longer read.  frame_hold_limit: as
+    rule_buffer, of other frames.  fence_timeout: the time that the server's PONG may take.  boundary_timeout:
+    the time that a frame may keep back frames of ours behind it.  self_host, self_port: the address that the
+    client dialled.  self_urls: that and the others at which it can come back.  tls: the members of INFO that
+    say what TLS the client leg has.  auth_timeout: the time that a client may take from INFO to its first
+    frame, 0 for ever.  identity: the proxy's own, None where clients log in at the server themselves.
     """
 
-    max_control_line: int = 4096
+    advertise: str = setting(
+        words("strip", "self", "pass"), "strip", "Treatment of the server addresses in INFO."
+    )
+    unparsed: str = setting(
+        words("close", "pass"), "close", "Treatment of bytes from a client that are not NATS."
+    )
+    max_control_line: int = setting(
+        SIZE_ABOVE_ZERO, "4KiB", "The server's max_control_line (it is not in INFO)."
+    )
+    rule_buffer: int = setting(SIZE_ABOVE_ZERO, "8MiB", "The largest payload that rules can see.")
+    queue_bytes: int = setting(
+        SIZE_ABOVE_ZERO, "8MiB", "The most delayed traffic for each direction of a connection.", name="queue"
+    )
     frame_hold_limit: int = 65536
-    rule_buffer: int = 8 << 20
-    advertise: str = "strip"
+    record_frame_max: int = 8 << 20
+    fence_timeout: int = 5_000_000_000
+    boundary_timeout: int = 30_000_000_000
     self_host: str = ""
     self_port: int = 0
     self_urls: tuple[str, ...] = ()
     tls: tuple[str, ...] = ()
-    unparsed: str = "close"
-    queue_bytes: int = 8 << 20
-    record_frame_max: int = 8 << 20
-    fence_timeout: int = 5_000_000_000
-    boundary_timeout: int = 30_000_000_000
     auth_timeout: int = 0
     identity: Identity | None = None
 

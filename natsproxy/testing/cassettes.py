@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.config.legs import TLS_KEYS, legs
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
+from natsproxy.config.settings import TLS_OPTIONS, legs
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.between import reached
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
@@ -76,7 +76,7 @@ class cassette(ProxyHarness):
         self.mode = parse_mode(mode)
         self.strict = strict
         self._use: CassetteUse | None = None
-        tls = {key: options.pop(key) for key in TLS_KEYS.intersection(options)}
+        tls = {key: options.pop(key) for key in TLS_OPTIONS.keys() & options.keys()}
         self._options = read(options)
         server = None if upstream is None or mode == "none" else server_of(upstream)
         self._legs = legs(tls, listen=listener_of(listen), upstream=server)

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 import trio
 
-from natsproxy.config.option import listen, server
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server, read_listener, read_server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
@@ -48,7 +48,7 @@ def server_of(url: str) -> Server:
     Clients bring their own credentials.  Raises ConfigError.
     """
     try:
-        return server(url, credentials=True)
+        return read_server(url, credentials=True)
     except ValueError as error:
         raise ConfigError(f"the server's address {error}") from None
 
@@ -56,7 +56,7 @@ def server_of(url: str) -> Server:
 def listener_of(text: str) -> Listener:
     """Return the listener of an address for clients.  Raises ConfigError."""
     try:
-        return listen(text)
+        return read_listener(text)
     except ValueError as error:
         raise ConfigError(f"listen {error}") from None
 

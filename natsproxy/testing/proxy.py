@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from natsproxy.config.legs import legs
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import legs
 from natsproxy.errors import CaptureError
 from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
 

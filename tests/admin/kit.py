@@ -18,7 +18,8 @@ from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.page.app import PageApp
 from natsproxy.admin.page.sessions import Sessions
-from natsproxy.config.settings import HttpListener, Listener, ProxySettings, Server
+from natsproxy.config.endpoints import HttpListener, Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.testing import NatsServer
 

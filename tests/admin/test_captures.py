@@ -10,7 +10,7 @@ import trio
 
 from natsproxy.capture.format.records import Frames, Note
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.testing import NatsServer
 from tests.admin.kit import client_of, running
 

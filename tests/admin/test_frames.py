@@ -16,7 +16,7 @@ from natsproxy.admin.api.app import SHAPES
 from natsproxy.admin.api.schema import check
 from natsproxy.admin.live_frames import MOST
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.events import Event, Gap
 from natsproxy.testing import NatsServer
 from tests.admin.kit import Api, client_of, running

@@ -22,7 +22,7 @@ from natsproxy.addresses import Address
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import App, HttpServer
 from natsproxy.admin.streamed import Streamed
-from natsproxy.config.settings import HttpListener
+from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import ConfigError
 from tests.kit.authority import Authority
 

@@ -9,7 +9,8 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.admin.statistics import Statistics
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load

@@ -25,7 +25,9 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from natsproxy.addresses import Address
-from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, Server, TlsSettings
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import HandshakeFirst, TlsSettings
 from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.proxy import Proxy
 from tests.benchmarks.bench_proxy import CONNECT, dial, latency, until

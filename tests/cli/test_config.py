@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from natsproxy.capture.filter.filters import Filters
 from natsproxy.cli import main
-from natsproxy.config.build import inline_rules, proxy_settings
-from natsproxy.config.option import keep, upstream
-from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import Keep
+from natsproxy.config.endpoints import read_upstream
+from natsproxy.config.files import inline_rules
+from natsproxy.config.recording import Keep, read_keep
+from natsproxy.config.settings import OPTIONS, proxy_settings
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.places import parse_pointer
 from natsproxy.units import DAY, HOUR
@@ -178,7 +178,7 @@ def test_filters_come_from_variables_too() -> None:
 
 def test_filters_are_part_of_a_recording() -> None:
     values: dict[str, Any] = {option.key: [] if option.many else None for option in OPTIONS}
-    values |= {"upstream": [upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1}
+    values |= {"upstream": [read_upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1}
     values |= {"record_rotate_every": 0, "record_filter_headers": ["a"], "record_filter_subjects": [b"a.*"]}
     values["record_filter_bodies"] = [b"c"]
     values["record_filter_json"] = [parse_pointer("a /b")]
@@ -190,18 +190,18 @@ def test_filters_are_part_of_a_recording() -> None:
 def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:
     """And a segment is at most a quarter of them."""
     values: dict[str, Any] = {option.key: [] if option.many else None for option in OPTIONS}
-    values |= {"upstream": [upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1 << 30}
-    values |= {"record_keep": [keep("1GiB"), keep(100), keep("7d")], "record_rotate_every": 0}
+    values |= {"upstream": [read_upstream("nats://x:1")], "record": Path("x.ncap"), "record_rotate": 1 << 30}
+    values |= {"record_keep": [read_keep("1GiB"), read_keep(100), read_keep("7d")], "record_rotate_every": 0}
     record = proxy_settings(values).record
     assert record is not None
     assert record.keep == Keep(size=1 << 30, count=100, age=7 * DAY)
     assert (record.rotate_size, record.rotate_interval) == (1 << 28, 42 * HOUR)
-    values |= {"record_keep": [keep("12")], "record_rotate": 5}
+    values |= {"record_keep": [read_keep("12")], "record_rotate": 5}
     record = proxy_settings(values).record
     assert record is not None
     assert (record.rotate_size, record.rotate_interval) == (5, 0)
     with pytest.raises(ConfigError, match="record-keep 2d: there is another age limit, give one of each"):
-        proxy_settings(values | {"record_keep": [keep("1d"), keep("12"), keep("2d")]})
+        proxy_settings(values | {"record_keep": [read_keep("1d"), read_keep("12"), read_keep("2d")]})
     with pytest.raises(
         ConfigError, match="record-keep is for a recording: name its folder or file with record"
     ):
@@ -210,7 +210,7 @@ def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:
 
 @pytest.mark.parametrize("text", ["10GiB", "10GB", "513B", "100", "7d", "90m", "250ms"])
 def test_a_limit_is_read_as_it_is_written(text: str) -> None:
-    assert keep(str(keep(text))) == keep(text)
+    assert read_keep(str(read_keep(text))) == read_keep(text)
 
 
 def test_rules_that_are_replaced_are_named(tmp_path: Path) -> None:
@@ -303,4 +303,4 @@ def test_several_servers_come_from_each_layer(tmp_path: Path) -> None:
     [("nats://h", "nats://h:4222"), ("h:1", "nats://h:1"), ("nats://[::1]", "nats://[::1]:4222")],
 )
 def test_an_upstream_is_written_as_clients_write_it(text: str, address: str) -> None:
-    assert str(upstream(text)) == address
+    assert str(read_upstream(text)) == address

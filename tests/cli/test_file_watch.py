@@ -15,7 +15,10 @@ from natsproxy.capture.format.records import Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import file_watch
 from natsproxy.cli.service import Service
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server, TlsSettings
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import TlsSettings
 from natsproxy.errors import ConfigError
 from natsproxy.log import LogFile
 from natsproxy.net.proxy import Proxy

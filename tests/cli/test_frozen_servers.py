@@ -20,7 +20,8 @@ from click.testing import CliRunner
 
 from natsproxy.addresses import Address
 from natsproxy.cli import main, supervision
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier

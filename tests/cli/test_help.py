@@ -22,8 +22,7 @@ from natsproxy.cli.help import EXIT_CODES, TOPICS
 from natsproxy.cli.params import Seconds
 from natsproxy.cli.table import show_table
 from natsproxy.config.admin import ADMIN_OPTIONS
-from natsproxy.config.options import OPTIONS
-from natsproxy.config.tls_options import TLS_OPTIONS
+from natsproxy.config.settings import OPTIONS, TLS_OPTIONS
 from natsproxy.errors import Exit
 from natsproxy.rules.cookbook import COOKBOOK
 from natsproxy.rules.file.keys import SELECTOR
@@ -299,8 +298,8 @@ def test_a_topic_is_printed(topic: str) -> None:
 def test_topics_say_what_the_tables_say() -> None:
     settings = run("help", "settings").output
     assert all(f"--{option.name} " in settings or f"--{option.name}\n" in settings for option in OPTIONS)
-    assert all(f"--{option.name}" in run("help", "tls").output for option in TLS_OPTIONS)
-    assert all(f"--{option.name}" in run("help", "monitoring").output for option in ADMIN_OPTIONS)
+    assert all(f"--{option.name}" in run("help", "tls").output for option in TLS_OPTIONS.values())
+    assert all(f"--{option.name}" in run("help", "monitoring").output for option in ADMIN_OPTIONS.values())
     assert all(f"  {setting.name} " in run("help", "selectors").output for setting in SELECTOR)
     assert all(recipe.sees in run("help", "cookbook").output for recipe in COOKBOOK.values())
     table = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)

@@ -15,9 +15,8 @@ from click.testing import CliRunner
 
 from natsproxy.addresses import Address, split_host_port
 from natsproxy.cli import main
-from natsproxy.config.build import proxy_settings
-from natsproxy.config.identity import client_users
-from natsproxy.config.options import OPTIONS
+from natsproxy.config.login import client_users
+from natsproxy.config.settings import OPTIONS, proxy_settings
 from natsproxy.errors import ConfigError
 from tests.kit.accounts import seed
 from tests.kit.servers import NatsServer

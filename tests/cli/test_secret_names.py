@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
-from natsproxy.config.options import OPTIONS
+from natsproxy.config.settings import OPTIONS
 from tests.kit.accounts import seed
 from tests.kit.authority import Authority
 from tests.kit.process import ProxyProcess
@@ -22,7 +22,7 @@ MISTAKES = {
     "a long text": CANARY * 1_000,
     "a key": f"-----BEGIN PRIVATE KEY-----\n{CANARY}\n-----END PRIVATE KEY-----\n",
 }
-SECRET = [option.name for option in OPTIONS if option.secret]
+SECRET = [option.name for option in OPTIONS if option.type.secret]
 TOKEN = "a-token-of-some-length"
 
 

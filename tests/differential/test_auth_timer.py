@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.units import MILLISECOND
 from tests.kit.servers import NatsServer

@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from tests.differential.wirelog import settings_before

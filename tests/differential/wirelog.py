@@ -10,7 +10,8 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, S2C, Op

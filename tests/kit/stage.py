@@ -9,7 +9,8 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain

@@ -25,9 +25,11 @@ from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.opening import own_addresses
 from natsproxy.net.proxy import Proxy
+from natsproxy.session.values import SessionSettings
 from natsproxy.testing import NatsServer
 from tests.kit.cluster import Cluster, free_ports
 from tests.kit.documents import ROOT
@@ -49,7 +51,9 @@ def told(port: int, header: bytes = b"") -> Any:
 @asynccontextmanager
 async def advertising(server: NatsServer, *listen: Listener, **settings: Any) -> AsyncIterator[Proxy]:
     upstream = (Server(Address("127.0.0.1", server.port)),)
-    proxy = Proxy(ProxySettings(listen=listen, upstream=upstream, advertise="self", **settings))
+    proxy = Proxy(
+        ProxySettings(listen=listen, upstream=upstream, session=SessionSettings(advertise="self"), **settings)
+    )
     with trio.fail_after(LIMIT):
         async with trio.open_nursery() as nursery:
             await nursery.start(proxy.serve)

@@ -27,7 +27,8 @@ from websockets.server import ServerProtocol
 from websockets.uri import WebSocketURI
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, RecordSettings
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy

@@ -17,7 +17,10 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server, TlsSettings
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import TlsSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials

@@ -17,8 +17,8 @@ from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
-from natsproxy.config.option import upstream
-from natsproxy.config.settings import Listener, ProxySettings
+from natsproxy.config.endpoints import Listener, read_upstream
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
@@ -133,7 +133,7 @@ async def through(
     """Run a story with clients behind a proxy; return the proxy's events."""
     settings = ProxySettings(
         listen=(Listener(),),
-        upstream=tuple(map(upstream, urls)),
+        upstream=tuple(map(read_upstream, urls)),
         upstream_discover=discover,
         seed=1,
         drain=SECOND,

@@ -16,7 +16,9 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, Server, TlsSettings
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import HandshakeFirst, TlsSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net import keepalive
 from natsproxy.net.leg import Leg

@@ -13,7 +13,7 @@ from natsproxy.admin.statistics import Statistics
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.net.live_blocks import LiveBlocks
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load

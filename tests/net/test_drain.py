@@ -17,7 +17,9 @@ import trio
 import trio.testing
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import HandshakeFirst, Listener, ProxySettings, Server, TlsSettings
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import HandshakeFirst, TlsSettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from tests.kit.authority import Authority

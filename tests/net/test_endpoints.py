@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
 from natsproxy.net.endpoints import Resolver
 
 LIMIT = 2.0

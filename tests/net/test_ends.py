@@ -14,7 +14,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.proxy import Proxy

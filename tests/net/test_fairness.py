@@ -20,7 +20,9 @@ from natsproxy.addresses import Address
 from natsproxy.capture.filter import recording_filter
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.write._builder_py import BlockBuilder
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event, Firing
 from natsproxy.net import recorder
 from natsproxy.net.admission import Admission

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import trio
 
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load

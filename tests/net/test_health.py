@@ -6,7 +6,7 @@ import socket
 from random import Random
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
 from natsproxy.events import Event, Notice
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.health import ASIDE, FIRST_WAIT, LONGEST_WAIT, MOST_REASONS, Health

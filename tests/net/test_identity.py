@@ -22,7 +22,9 @@ from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Greeted
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.client_users import ClientUsers

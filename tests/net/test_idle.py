@@ -12,7 +12,8 @@ import trio
 import trio.testing
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.testing import NatsServer
 from natsproxy.wire.scanner import COMPILED

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from natsproxy.addresses import Address
-from natsproxy.config.option import listen
-from natsproxy.config.settings import Listener
+from natsproxy.config.endpoints import Listener, read_listener
 from natsproxy.errors import ConfigError
 from natsproxy.net.listener import local_address, open_listeners
 
@@ -41,7 +40,7 @@ def opened(sockets: list[tuple[socket.socket, Listener]]) -> Iterator[list[Addre
 @pytest.mark.parametrize("written", WILDCARDS)
 async def test_a_wildcard_takes_both_families(written: str) -> None:
     """On one port, also where the system chooses it."""
-    with opened(await open_listeners([listen(written)])) as addresses:
+    with opened(await open_listeners([read_listener(written)])) as addresses:
         port = addresses[0].port
         assert addresses == [Address("0.0.0.0", port), Address("::", port)]
         for host in ("127.0.0.1", "::1"):
@@ -63,7 +62,7 @@ async def test_a_wildcard_takes_the_family_that_there_is(
             bound(self, address)
 
     monkeypatch.setattr(socket, "socket", WithoutIpv6)
-    with opened(await open_listeners([listen(written)])) as addresses:
+    with opened(await open_listeners([read_listener(written)])) as addresses:
         assert [address.host for address in addresses] == ["0.0.0.0"]
 
 
@@ -74,11 +73,11 @@ async def test_a_wildcard_whose_port_is_taken_in_one_family_is_refused() -> None
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"cannot listen on \[::\]:{port}: Address already in use"):
-            await open_listeners([listen(f"[::]:{port}")])
+            await open_listeners([read_listener(f"[::]:{port}")])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_an_address_and_a_name_are_what_they_say(host: str) -> None:
-    with opened(await open_listeners([listen(f"{host}:0")])) as addresses:
+    with opened(await open_listeners([read_listener(f"{host}:0")])) as addresses:
         assert {address.host for address in addresses} <= {"127.0.0.1", "::1"}
         assert len({address.port for address in addresses}) == 1

@@ -25,7 +25,7 @@ from natsproxy.capture.read.recover import verify
 from natsproxy.capture.write import writer as writing
 from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.errors import CaptureError
 from natsproxy.events import Event, Notice
 from natsproxy.events import Gap as GapEvent

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.leg import AnyLeg, Leg
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain

@@ -18,7 +18,7 @@ from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write.builder import BLOCK_SIZE
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.net.recorder import Recorder
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
@@ -26,6 +26,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 from natsproxy.session.bypass import Bypass
 from natsproxy.session.session import Session
+from natsproxy.session.values import SessionSettings
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.stage import DEADLINE, FRAME, Stage, receive, stage
 
@@ -231,7 +232,10 @@ async def test_a_slow_reader_holds_up_no_more_than_its_own_deliveries() -> None:
             await server.send_all(messages)
 
     chain = RuleChain(load(late + stop, KINDS))
-    async with stage(chain, queue_bytes=1 << 24) as made, trio.open_nursery() as nursery:
+    async with (
+        stage(chain, session=SessionSettings(queue_bytes=1 << 24)) as made,
+        trio.open_nursery() as nursery,
+    ):
         client, server = await made.connect()
         relay = made.proxy.relays[1]
         held = relay.session.pipes[S2C]
@@ -269,7 +273,7 @@ async def test_a_large_frame_that_was_delayed_arrives_whole_though_nothing_follo
     late = '[[rules]]\nname = "late"\nkind = "latency"\nsubject = "a"\ndelay = "1ms"\n'
     size = 8 << 20
     frame = (b"MSG a 1 %d\r\n" if direction == S2C else b"PUB a %d\r\n") % size + bytes(size) + b"\r\n"
-    async with stage(RuleChain(load(late, KINDS)), queue_bytes=1 << 24) as made:
+    async with stage(RuleChain(load(late, KINDS)), session=SessionSettings(queue_bytes=1 << 24)) as made:
         client, server = await made.connect()
         source, target = (server, client) if direction == S2C else (client, server)
         relay = made.proxy.relays[1]

@@ -29,12 +29,15 @@ from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.session.values import SessionSettings
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -280,7 +283,7 @@ async def play(
                 listen=(Listener(),),
                 upstream=(Server(Address("127.0.0.1", listener.getsockname()[1])),),
                 record=None if record is None else RecordSettings(record, selection=selection),
-                max_control_line=1024,
+                session=SessionSettings(max_control_line=1024),
                 auth_timeout=60_000_000_000,
             ),
             RuleChain(load(rules, KINDS), seed=1) if rules else None,

@@ -23,7 +23,9 @@ from natsproxy.addresses import Address
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons

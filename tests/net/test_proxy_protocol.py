@@ -18,8 +18,9 @@ import trio.testing
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.option import listen
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server, read_listener
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Opened
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.proxy_header import write
@@ -179,10 +180,10 @@ async def test_an_address_of_ipv4_is_one_on_a_socket_for_both_families(nats_serv
 
 def test_a_listener_names_its_load_balancers() -> None:
     """In its address; a mistake is one sentence."""
-    found = listen("nats://[::1]:4222?proxy_protocol=10.0.0.0/8, ::1")
+    found = read_listener("nats://[::1]:4222?proxy_protocol=10.0.0.0/8, ::1")
     assert found.address == Address("::1", 4222)
     assert str(found) == "nats://[::1]:4222?proxy_protocol=10.0.0.0/8,::1/128"
-    assert listen(str(found)) == found
+    assert read_listener(str(found)) == found
     for text in (
         "h:1?",
         "h:1?proxy_protocol",
@@ -191,4 +192,4 @@ def test_a_listener_names_its_load_balancers() -> None:
         "h:1?a=10.0.0.1/8",
     ):
         with pytest.raises(ValueError, match=r"may end with the networks of load balancers"):
-            listen(text)
+            read_listener(text)

@@ -10,7 +10,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.bounded import BoundedDict
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
 from natsproxy.net.dial import Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg

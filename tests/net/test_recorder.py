@@ -18,7 +18,9 @@ from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Gap, Note, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write import index
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.events import Gap as GapEvent
 from natsproxy.net import writer_thread

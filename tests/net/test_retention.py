@@ -20,7 +20,9 @@ from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
-from natsproxy.config.settings import Keep, Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import Keep, RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import MissingCapture
 from natsproxy.events import Event, Notice
 from natsproxy.net.proxy import Proxy

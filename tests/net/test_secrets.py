@@ -20,7 +20,9 @@ from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.format.records import Close, Flags, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.proxy import Proxy

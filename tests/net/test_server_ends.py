@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
 from natsproxy.events import Event, Notice
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.server_ends import MOMENT, ServerEnds

@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Server
+from natsproxy.config.endpoints import Server
 from natsproxy.events import Event, Notice
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg

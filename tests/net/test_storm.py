@@ -14,7 +14,7 @@ import trio
 
 from natsproxy.capture.format.records import Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RecordSettings
 from natsproxy.events import Closed, Opened
 from natsproxy.session import close_reasons
 from tests.benchmarks import bench_storm

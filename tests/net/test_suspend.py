@@ -14,7 +14,9 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.wire.ops import C2S
 from tests.kit.servers import NatsServer

@@ -21,7 +21,9 @@ from natsproxy import bounded
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Close, Frames, Open, Preamble
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.net.clock import now_ns

@@ -15,7 +15,8 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Item, Open
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net import race
 from natsproxy.net.clock import now_ns

@@ -18,12 +18,15 @@ from websockets.frames import Opcode
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, Open
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.session import close_reasons
 from natsproxy.session.identity import Identity
+from natsproxy.session.values import SessionSettings
 from natsproxy.units import MIB
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer
@@ -118,7 +121,7 @@ async def test_a_subscriber_that_pauses_gets_all_that_waited() -> None:
     left = count * len(b"MSG a 1 65536\r\n" + payload + b"\r\n")
     with NatsServer(ALSO_WEBSOCKET) as server, trio.fail_after(30):
         async with (
-            before(server, ("nats", "ws"), queue_bytes=MIB) as url,
+            before(server, ("nats", "ws"), session=SessionSettings(queue_bytes=MIB)) as url,
             await trio.open_tcp_stream("127.0.0.1", int(url.rpartition(":")[2])) as subscriber,
             await trio.open_tcp_stream("127.0.0.1", server.port) as publisher,
         ):

@@ -11,7 +11,9 @@ from pathlib import Path
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.server_playback.server import CassetteServer

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.replay.between import running
 from natsproxy.replay.observe import observe

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from natsproxy.cli.rules import rules as rules_command
 from natsproxy.cli.service import Service
-from natsproxy.config.build import inline_rules, rules_file
+from natsproxy.config.files import inline_rules, rules_file
 from natsproxy.config.fitting import latencies, quantiles, thinned
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError

@@ -10,7 +10,9 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.format import records
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load

@@ -10,7 +10,9 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Listener, ProxySettings, RecordSettings, Server
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain

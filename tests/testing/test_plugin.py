@@ -16,7 +16,7 @@ import pytest
 import natsproxy.testing  # noqa: F401 - compiled code must not be loaded twice
 from natsproxy import pytest_settings
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.tls_options import TLS_OPTIONS
+from natsproxy.config.settings import TLS_OPTIONS
 from natsproxy.pytest_settings import UPSTREAM_TLS, default_path
 from natsproxy.replay.cassette.record_mode import MODES
 from tests.kit.authority import Authority
@@ -592,7 +592,11 @@ def test_a_server_with_tls(run: Run, pytester: pytest.Pytester, tmp_path: Path) 
 
 
 def test_its_options_of_tls_are_those_of_the_proxy() -> None:
-    rows = {row.name: row.help for row in TLS_OPTIONS if row.name.startswith("upstream-") and not row.flag}
+    rows = {
+        row.name: row.help
+        for row in TLS_OPTIONS.values()
+        if row.name.startswith("upstream-") and not row.flag
+    }
     assert rows == UPSTREAM_TLS
 
 

@@ -23,13 +23,10 @@ from natsproxy.admin.streamed import Streamed
 from natsproxy.capture.format.blocks import MAGIC
 from natsproxy.capture.names import of_file
 from natsproxy.capture.read.segment import CaptureFile
-from natsproxy.config.build import capture_settings
-from natsproxy.config.options import OPTIONS
-from natsproxy.config.settings import RecordSettings
+from natsproxy.config.recording import RECORD_OPTIONS, RecordSettings, capture_settings
 from natsproxy.errors import CaptureError
 
 _PATH: Final = "/v1/proxies/{proxy}/capture"
-_PREFIX: Final = "record-"
 _PIECE: Final = 256 * 1024  # bytes of a download in one piece
 _MOST: Final = 1000  # segments in one answer
 _OF_RECORD: Final = "@record"
@@ -41,13 +38,8 @@ SHAPES: Final = {
     "CaptureSettings": fields(
         {},
         {
-            option.name.removeprefix(_PREFIX): (
-                {**items(_VALUE, 100), "description": option.help}
-                if option.many
-                else {**_VALUE, "description": option.help}
-            )
-            for option in OPTIONS
-            if option.name.startswith(_PREFIX)
+            name: {**(items(_VALUE, 100) if option.many else _VALUE), "description": option.help}
+            for name, option in RECORD_OPTIONS.items()
         },
     ),
     "Capture": fields(

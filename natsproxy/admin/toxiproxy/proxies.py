@@ -27,8 +27,8 @@ from natsproxy.admin.toxiproxy.go_json import (
     text,
 )
 from natsproxy.admin.toxiproxy.toxics import Toxics
-from natsproxy.config.option import server
-from natsproxy.config.settings import Listener, ProxySettings, Server
+from natsproxy.config.endpoints import Listener, Server, read_server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.rule_book import RuleBook
 from natsproxy.rules.engine.chain import RuleChain
@@ -271,7 +271,7 @@ def _not_ours(name: str) -> ApiError:
 def _server(upstream: str) -> Server:
     """Return the server of an upstream; clients of one that is no address are closed when they come."""
     try:
-        return server(upstream, port=None, credentials=True)
+        return read_server(upstream, port=None, credentials=True)
     except ValueError:
         return Server(Address(upstream, 0))
 

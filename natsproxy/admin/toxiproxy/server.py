@@ -15,7 +15,8 @@ from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.toxiproxy.app import ToxiproxyApp
 from natsproxy.admin.toxiproxy.go_json import ApiError
 from natsproxy.admin.toxiproxy.proxies import MainProxy, Proxies
-from natsproxy.config.settings import HttpListener, ProxySettings
+from natsproxy.config.endpoints import HttpListener
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 
 _OPEN: Final = "Toxiproxy's API has no authentication, and other machines than this one can reach it"

@@ -1,11 +1,62 @@
-"""The user's filters: places whose values never reach a disk.  (`scrub.py` applies them.)"""
+"""The user's filters: places whose values never reach a disk.  (`scrub.py` applies them.)
+
+Light: the pytest plugin imports it in every run, for the options of recordings and of cassettes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from natsproxy.protocol.places import Place
+from natsproxy.option import ValueType, several
+from natsproxy.protocol.places import Place, parse_pointer
+from natsproxy.protocol.subjects import is_valid_subscribe
+
+
+def one_line(value: Any) -> str:
+    """Return one line of text."""
+    if not isinstance(value, str) or not value.strip() or "\n" in value or "\r" in value:
+        raise ValueError(f"must be one line of text, not {value!r}")
+    return value
+
+
+def line(value: Any) -> str:
+    """Return one line of text without the blanks around it."""
+    return one_line(value).strip()
+
+
+def _header(value: Any) -> str:
+    """Return the name of a header in lower case, perhaps with `*`."""
+    if ":" in line(value):
+        raise ValueError(f"must be the name of a header, not {value!r}")
+    return line(value).lower()
+
+
+def _pointer(value: Any) -> Place:
+    """Return a JSON pointer, perhaps behind a subject pattern."""
+    return parse_pointer(one_line(value))
+
+
+def pattern(value: Any) -> bytes:
+    """Return a subject pattern as bytes."""
+    raw = line(value).encode("utf-8", "surrogateescape")
+    if not is_valid_subscribe(raw):
+        raise ValueError(f"must be a valid subject pattern, not {value!r}")
+    return raw
+
+
+def _secret_tokens(value: Any) -> bytes:
+    raw = pattern(value)
+    if not {b"*", b">"} & {*raw.split(b".")} or raw == b">":
+        raise ValueError(
+            f"must have * or > in the place of the secret, as in customers.*.orders, not {value!r}"
+        )
+    return raw
+
+
+HEADER: Final = ValueType(_header, "NAME")
+POINTER: Final = ValueType(_pointer, "[SUBJECT ]/POINTER")
+SUBJECT: Final = ValueType(pattern, "SUBJECT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +67,17 @@ class Filters:
     subjects: patterns whose wildcards stand for secret tokens.
     """
 
-    headers: tuple[str, ...] = ()
-    json: tuple[Place, ...] = ()
-    bodies: tuple[bytes, ...] = ()
-    subjects: tuple[bytes, ...] = ()
+    headers: tuple[str, ...] = several(HEADER, "A header whose value is replaced before it is written.")
+    json: tuple[Place, ...] = several(
+        POINTER, "A member of JSON payloads whose value is replaced before it is written."
+    )
+    bodies: tuple[bytes, ...] = several(
+        SUBJECT, "Subjects whose payloads are replaced before they are written, those of answers too."
+    )
+    subjects: tuple[bytes, ...] = several(
+        ValueType(_secret_tokens, "SUBJECT"),
+        "Subjects whose tokens are replaced where * and > stand, before they are written.",
+    )
 
     def __bool__(self) -> bool:
         return bool(self.headers or self.json or self.bodies or self.subjects)

@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from natsproxy.capture.filter.filters import NO_FILTERS, Filters
+from natsproxy import converters
+from natsproxy.capture.filter.filters import SUBJECT, Filters
 from natsproxy.capture.filter.redact import WITHHELD, pieces, without_payload
 from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Item, Open, Preamble
 from natsproxy.errors import ConfigError
+from natsproxy.option import ValueType, group, several
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import collide, is_valid_subscribe
@@ -79,6 +81,10 @@ class PayloadPolicy:
         return f"{self.pattern.decode()}={self.action}{size}"
 
 
+def _policy(value: Any) -> PayloadPolicy:
+    return PayloadPolicy.parse(converters.text(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The choice of traffic that the user wants recorded; empty: everything.
@@ -87,10 +93,18 @@ class Selection:
     subjects: NATS patterns.  payloads: the first policy that matches a subject counts.  filters: of secrets.
     """
 
-    connections: tuple[str, ...] = ()
-    subjects: tuple[bytes, ...] = ()
-    payloads: tuple[PayloadPolicy, ...] = ()
-    filters: Filters = NO_FILTERS
+    connections: tuple[str, ...] = several(
+        ValueType(converters.line, "PATTERN"),
+        "Only clients of this name (*, ?), or user:PATTERN, address:PATTERN.",
+        name="record-connection",
+    )
+    subjects: tuple[bytes, ...] = several(SUBJECT, "Only these subjects.", name="record-subject")
+    payloads: tuple[PayloadPolicy, ...] = several(
+        ValueType(_policy, "SUBJECT=ACTION"),
+        "Treatment of payloads: keep, hash, drop or truncate:BYTES.",
+        name="record-payload",
+    )
+    filters: Filters = group(Filters, "filter")
 
     def __post_init__(self) -> None:
         for subject in self.subjects:

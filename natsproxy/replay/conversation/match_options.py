@@ -1,8 +1,7 @@
 """The options of the comparison of live frames with recorded ones.
 
-`OPTIONS` is the one table of them: pytest's marker, ini file and flags, the flags and `--config` of commands,
-and the arguments of `natsproxy.testing.cassette` are made from it.  A new option is a row and a field of
-`MatchOptions`.
+`MatchOptions` is the one table of them: pytest's marker, ini file and flags, the flags and `--config` of
+commands, and the arguments of `natsproxy.testing.cassette` are made from its fields.
 
 Layers: the options stored in a cassette, then ini file or `--config`, flags, marker.  `read` reads one layer,
 `combine` puts two together: lists add up, and of one value the nearest layer's counts.  So an option that a
@@ -20,10 +19,9 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
-from natsproxy.capture.filter.filters import Filters
-from natsproxy.config.filter_options import FILTER_OPTIONS, header, line, one_line, pattern, pointer
-from natsproxy.config.row import Option
+from natsproxy.capture.filter.filters import HEADER, POINTER, SUBJECT, Filters, line, one_line, pattern
 from natsproxy.errors import ConfigError
+from natsproxy.option import FLAG, Option, ValueType, merged, options_of, same_as, setting, several
 from natsproxy.protocol.places import Path, Place, matches_any, parse_place
 from natsproxy.protocol.subjects import matches
 
@@ -65,12 +63,6 @@ class Treatment(Enum):
     IGNORED = "ignored"
 
 
-def _switch(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {value!r}")
-    return value
-
-
 def _parts(value: Any) -> frozenset[str]:
     parts = frozenset(part.strip() for part in line(value).split(",") if part.strip())
     if not parts or not parts <= set(PARTS):
@@ -82,132 +74,55 @@ def _place(value: Any) -> Place:
     return parse_place(one_line(value))
 
 
-OPTIONS: Final = (
-    Option(
-        "match-on",
-        _parts,
-        None,
-        "Parts of a frame that must agree: subject, headers, body, client (these), and order on a subject.",
-        many=True,
-        metavar="PART,...",
-    ),
-    Option(
-        "ignore-headers",
-        header,
-        None,
-        "A header that need not agree or be there.",
-        many=True,
-        metavar="NAME",
-    ),
-    Option(
-        "like-headers",
-        header,
-        None,
-        "A header whose form must agree: identifier, number, time.",
-        many=True,
-        metavar="NAME",
-    ),
-    Option(
-        "match-headers",
-        header,
-        None,
-        "A header that must agree, such as traceparent, which is ignored by default.",
-        many=True,
-        metavar="NAME",
-    ),
-    Option(
-        "ignore-json",
-        pointer,
-        None,
-        "A member of JSON payloads that need not agree or be there.",
-        many=True,
-        metavar="[SUBJECT ]/POINTER",
-    ),
-    Option(
-        "like-json",
-        pointer,
-        None,
-        "A member of JSON payloads whose form must agree.",
-        many=True,
-        metavar="[SUBJECT ]/POINTER",
-    ),
-    Option(
-        "like-subjects",
-        pattern,
-        None,
-        "Subjects whose tokens at * and > differ from run to run; the live ones come back.",
-        many=True,
-        metavar="SUBJECT",
-    ),
-    Option(
-        "ignore-bodies",
-        pattern,
-        None,
-        "Subjects whose payloads need not agree.",
-        many=True,
-        metavar="SUBJECT",
-    ),
-    Option("learn", _switch, True, "Learn identifiers and times that differ from run to run."),
-    Option(
-        "learn-only",
-        _place,
-        None,
-        "Learn at this place alone: /pointer, header:NAME, token.",
-        many=True,
-        metavar="[SUBJECT ]PLACE",
-    ),
-    Option("learn-not", _place, None, "Do not learn at this place.", many=True, metavar="[SUBJECT ]PLACE"),
-    Option(
-        "allow-repeats",
-        _switch,
-        True,
-        "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get.",
-    ),
-    Option(
-        "repeat",
-        pattern,
-        None,
-        "Subjects whose messages may come more or less often than recorded.",
-        many=True,
-        metavar="SUBJECT",
-    ),
-    *FILTER_OPTIONS,
-)
-"""All options, in the order of `--help`."""
-_BY_KEY: Final = {option.key: option for option in OPTIONS}
-_OPPOSITES: Final = {
-    "ignore_headers": ("like_headers", "match_headers"),
-    "like_headers": ("ignore_headers", "match_headers"),
-    "match_headers": ("ignore_headers", "like_headers"),
-    "ignore_json": ("like_json",),
-    "like_json": ("ignore_json",),
-}
+def _all_parts(given: tuple[frozenset[str], ...]) -> frozenset[str]:
+    return frozenset().union(*given) or _ALWAYS
+
+
+_PLACE: Final = ValueType(_place, "[SUBJECT ]PLACE")
 
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions:
-    """The options in force; `OPTIONS` describes each under its name.
+    """The options in force, and the table of them.
 
     bodies: subject patterns and functions that compare two payloads; the first that fits decides.
     """
 
-    match_on: frozenset[str] = _ALWAYS
-    ignore_headers: tuple[str, ...] = ()
-    like_headers: tuple[str, ...] = ()
-    match_headers: tuple[str, ...] = ()
-    ignore_json: tuple[Place, ...] = ()
-    like_json: tuple[Place, ...] = ()
-    like_subjects: tuple[bytes, ...] = ()
-    ignore_bodies: tuple[bytes, ...] = ()
-    learn: bool = True
-    learn_only: tuple[Place, ...] = ()
-    learn_not: tuple[Place, ...] = ()
-    allow_repeats: bool = True
-    repeat: tuple[bytes, ...] = ()
-    filter_headers: tuple[str, ...] = ()
-    filter_json: tuple[Place, ...] = ()
-    filter_bodies: tuple[bytes, ...] = ()
-    filter_subjects: tuple[bytes, ...] = ()
+    match_on: frozenset[str] = merged(
+        ValueType(_parts, "PART,..."),
+        _all_parts,
+        "Parts of a frame that must agree: subject, headers, body, client (these), and order on a subject.",
+    )
+    ignore_headers: tuple[str, ...] = several(HEADER, "A header that need not agree or be there.")
+    like_headers: tuple[str, ...] = several(
+        HEADER, "A header whose form must agree: identifier, number, time."
+    )
+    match_headers: tuple[str, ...] = several(
+        HEADER, "A header that must agree, such as traceparent, which is ignored by default."
+    )
+    ignore_json: tuple[Place, ...] = several(
+        POINTER, "A member of JSON payloads that need not agree or be there."
+    )
+    like_json: tuple[Place, ...] = several(POINTER, "A member of JSON payloads whose form must agree.")
+    like_subjects: tuple[bytes, ...] = several(
+        SUBJECT, "Subjects whose tokens at * and > differ from run to run; the live ones come back."
+    )
+    ignore_bodies: tuple[bytes, ...] = several(SUBJECT, "Subjects whose payloads need not agree.")
+    learn: bool = setting(FLAG, True, "Learn identifiers and times that differ from run to run.")
+    learn_only: tuple[Place, ...] = several(
+        _PLACE, "Learn at this place alone: /pointer, header:NAME, token."
+    )
+    learn_not: tuple[Place, ...] = several(_PLACE, "Do not learn at this place.")
+    allow_repeats: bool = setting(
+        FLAG, True, "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get."
+    )
+    repeat: tuple[bytes, ...] = several(
+        SUBJECT, "Subjects whose messages may come more or less often than recorded."
+    )
+    filter_headers: tuple[str, ...] = same_as(Filters, "headers")
+    filter_json: tuple[Place, ...] = same_as(Filters, "json")
+    filter_bodies: tuple[bytes, ...] = same_as(Filters, "bodies")
+    filter_subjects: tuple[bytes, ...] = same_as(Filters, "subjects")
     bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
 
     @property
@@ -265,6 +180,16 @@ class MatchOptions:
 
 
 DEFAULT: Final = MatchOptions()
+OPTIONS: Final = options_of(MatchOptions)
+"""All options, in the order of `--help`."""
+_BY_KEY: Final = {option.key: option for option in OPTIONS}
+_OPPOSITES: Final = {
+    "ignore_headers": ("like_headers", "match_headers"),
+    "like_headers": ("ignore_headers", "match_headers"),
+    "match_headers": ("ignore_headers", "like_headers"),
+    "ignore_json": ("like_json",),
+    "like_json": ("ignore_json",),
+}
 
 
 def _is_on(patterns: tuple[bytes, ...], subject: bytes) -> bool:
@@ -309,7 +234,7 @@ def _typed(option: Option, value: Any) -> Any:
         return option.read(value)
     entries = value if isinstance(value, list | tuple | set | frozenset) else [value]
     typed = tuple(option.read(entry) for entry in entries)
-    return frozenset().union(*typed) or _ALWAYS if option.key == "match_on" else typed
+    return option.merge(typed)
 
 
 def _functions(value: Any) -> tuple[tuple[bytes, BodyMatcher], ...]:

@@ -1,4 +1,4 @@
-"""Converters for the values in a rules file, one per type of setting.
+"""Converters for the values in a rules file, one per type of setting; `converters` has the basic ones.
 
 A converter takes a value of TOML or JSON and returns the value for the rule; it raises ValueError with the
 end of a sentence that begins with the key ("must be a number from 0 to 1, not 1.2").
@@ -10,34 +10,19 @@ from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from typing import Any, Final
 
+from natsproxy.converters import above_zero as above_zero
+from natsproxy.converters import boolean as boolean
+from natsproxy.converters import duration as duration
+from natsproxy.converters import line as line
+from natsproxy.converters import one_of as one_of
+from natsproxy.converters import size as size
+from natsproxy.converters import text as text
 from natsproxy.protocol.subjects import is_valid_strict
 from natsproxy.rules.model import seeded_random
 from natsproxy.rules.model.gate import Window
 from natsproxy.rules.model.rule import Convert
-from natsproxy.units import DAY, bounded_duration, bounded_size, parse_duration, parse_size
+from natsproxy.units import DAY, bounded_duration
 from natsproxy.wire.ops import BY_TOKEN, Direction, Op
-
-
-def text(value: Any) -> str:
-    """Read a string."""
-    if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {value!r}")
-    return value
-
-
-def line(value: Any) -> str:
-    """Read a string without line ends."""
-    if "\r" in text(value) or "\n" in value:
-        raise ValueError(f"must be one line, not {value!r}")
-    return str(value)
-
-
-def boolean(value: Any) -> bool:
-    """Read true or false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {value!r}")
-    return value
-
 
 MOST: Final = 1 << 53
 """The largest number: JSON has no larger ones."""
@@ -98,46 +83,9 @@ def probability(value: Any) -> float:
     return float(value)
 
 
-def duration(value: Any) -> int:
-    """Read a duration such as "250ms" or "1m30s" (or a bare 0); nanoseconds."""
-    if isinstance(value, bool) or (value != 0 and not isinstance(value, str)):
-        raise ValueError(f'must be a duration such as "250ms" or "1m30s", not {value!r}')
-    return parse_duration(str(value))
-
-
 def delay_time(value: Any) -> int:
     """Read a duration of at most `LONGEST_DELAY`."""
     return bounded_duration(duration(value), value, LONGEST_DELAY)
-
-
-def size(value: Any) -> int:
-    """Read a number of bytes: whole, or a text such as "64KiB"."""
-    if isinstance(value, bool) or not (isinstance(value, str) or (isinstance(value, int) and value >= 0)):
-        raise ValueError(f'must be a number of bytes such as 512 or "64KiB", not {value!r}')
-    return parse_size(value) if isinstance(value, str) else bounded_size(value, value)
-
-
-def above_zero(convert: Convert) -> Convert:
-    """Return `convert` for values that must not be zero."""
-
-    def read(value: Any) -> Any:
-        result = convert(value)
-        if not result:
-            raise ValueError(f"must be more than zero, not {value!r}")
-        return result
-
-    return read
-
-
-def one_of(*choices: str) -> Convert:
-    """Return a converter for one of a few words."""
-
-    def read(value: Any) -> str:
-        if value not in choices:
-            raise ValueError(f"must be {' or '.join(map(repr, choices))}, not {value!r}")
-        return str(value)
-
-    return read
 
 
 def several(convert: Convert) -> Convert:

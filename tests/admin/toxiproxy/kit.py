@@ -14,7 +14,8 @@ from natsproxy.addresses import Address
 from natsproxy.admin.collection import ProxyCollection
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.toxiproxy.server import ToxiproxyServer
-from natsproxy.config.settings import HttpListener, ProxySettings
+from natsproxy.config.endpoints import HttpListener
+from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.testing.thread import TrioThread
 

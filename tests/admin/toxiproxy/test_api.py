@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import HttpListener
+from natsproxy.config.endpoints import HttpListener
 from tests.admin.toxiproxy.kit import Toxi
 
 

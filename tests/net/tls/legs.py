@@ -12,15 +12,10 @@ from typing import Any
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import (
-    HandshakeFirst,
-    Listener,
-    ProxySettings,
-    RecordSettings,
-    Server,
-    TlsSettings,
-    UpstreamTls,
-)
+from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
+from natsproxy.config.settings import ProxySettings
+from natsproxy.config.tls import HandshakeFirst, TlsSettings, UpstreamTls
 from natsproxy.events import Closed, Event, Notice
 from natsproxy.net.proxy import Proxy
 from natsproxy.units import SECOND

@@ -12,7 +12,7 @@ import nats
 import pytest
 import trio
 
-from natsproxy.config.settings import HandshakeFirst
+from natsproxy.config.tls import HandshakeFirst
 from natsproxy.protocol.credentials import KeyPair
 from tests.kit.accounts import Operator, seed
 from tests.kit.authority import Authority

@@ -17,7 +17,7 @@ import trio
 
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.settings import TlsSettings
+from natsproxy.config.tls import TlsSettings
 from natsproxy.errors import ConfigError
 from natsproxy.net.tls_contexts import for_client_legs
 from natsproxy.session import close_reasons

@@ -14,7 +14,8 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import ProxySettings, Server
+from natsproxy.config.endpoints import Server
+from natsproxy.config.settings import ProxySettings
 from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer

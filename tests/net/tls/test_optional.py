@@ -9,7 +9,7 @@ import nats
 import pytest
 import trio
 
-from natsproxy.config.settings import HandshakeFirst
+from natsproxy.config.tls import HandshakeFirst
 from tests.kit.authority import Authority
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer

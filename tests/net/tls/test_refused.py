@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.config.settings import Server, UpstreamTls
+from natsproxy.config.endpoints import Server
+from natsproxy.config.tls import UpstreamTls
 from natsproxy.net import dial, health, race
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons

@@ -12,7 +12,7 @@ import nats
 import pytest
 import trio
 
-from natsproxy.config.settings import TlsSettings, UpstreamTls
+from natsproxy.config.tls import TlsSettings, UpstreamTls
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
 from natsproxy.session import close_reasons
