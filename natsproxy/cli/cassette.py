@@ -20,10 +20,10 @@ from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
-from natsproxy.replay.between import inner_address, offered, reached
 from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import Given
-from natsproxy.replay.server_playback.suggestions import preview
+from natsproxy.replay.server_playback.mismatch import preview
+from natsproxy.replay.transport_proxy import client_url, inner_address, plain_upstream
 
 
 @click.group()
@@ -140,9 +140,9 @@ async def _run(
 ) -> None:
     known, inner = parse_mode(mode), inner_address(ends)
     async with (
-        reached(ends, now=not plays(capture, known)) as upstream,
+        plain_upstream(ends, now=not plays(capture, known)) as upstream,
         use(capture, known, upstream=upstream, options=options, listen=inner) as cassette,
-        offered(ends, cassette.address) as url,
+        client_url(ends, cassette.address) as url,
     ):
         outcome.cassette = cassette
         environment = {**os.environ, "NATS_URL": url}

@@ -16,7 +16,7 @@ from natsproxy.errors import Exit
 from natsproxy.printable import printable
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import Ignore
-from natsproxy.replay.diff.report import Report, Row, Sample, Tally
+from natsproxy.replay.diff.report import DiffReport, DiffSample, Row, Tally
 
 _COLOURS: Final = {"-": "red", "+": "green"}
 
@@ -45,7 +45,7 @@ def diff(recorded: Path, observed: Path, ignore: Ignore, as_json: bool, everythi
     raise SystemExit(Exit.OK if report.same else Exit.FOUND_WRONG)
 
 
-def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
+def show(report: DiffReport, *, as_json: bool, everything: bool = False) -> None:
     """Print a report, as JSON or as a table for a person."""
     if as_json:
         click.echo(json.dumps(report.facts()))
@@ -68,7 +68,7 @@ def show(report: Report, *, as_json: bool, everything: bool = False) -> None:
         click.echo(f"the same: {len(report.rows)} subjects compared")
 
 
-def _difference(sample: Sample) -> str:
+def _difference(sample: DiffSample) -> str:
     if sample.field != "presence":
         return f"{sample.field} differs"
     return "only recorded" if sample.recorded else "only observed"

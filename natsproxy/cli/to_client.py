@@ -23,14 +23,14 @@ from natsproxy.cli.row_options import tls_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
-from natsproxy.replay.between import inner_address, offered, reached
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.observe import observe
+from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.server_playback.server import CassetteServer
-from natsproxy.replay.server_playback.suggestions import preview
+from natsproxy.replay.transport_proxy import client_url, inner_address, plain_upstream
 
 _SHOWN = 5  # lines of one kind that are printed
 _Entrance = Callable[[], AbstractAsyncContextManager[str]]
@@ -137,14 +137,14 @@ def to_client(
 @asynccontextmanager
 async def _entrance(server: CassetteServer, observed: Path | None, ends: ProxySettings) -> AsyncIterator[str]:
     """Yield the URL for clients: of the server itself, or of a proxy that records it."""
-    async with reached(ends) as server.upstream:
+    async with plain_upstream(ends) as server.upstream:
         if observed is None:
-            async with offered(ends, server.address) as url:
+            async with client_url(ends, server.address) as url:
                 yield url
             return
         async with (
             observe(observed, server.address, inner_address(ends), server.options) as proxy,
-            offered(ends, proxy.listen[0]) as url,
+            client_url(ends, proxy.listen[0]) as url,
         ):
             yield url
 

@@ -28,11 +28,11 @@ from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.row_options import tls_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
-from natsproxy.replay.between import reached
 from natsproxy.replay.client_playback.dry_run import examine
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.diff.normalize import Ignore
+from natsproxy.replay.transport_proxy import plain_upstream
 
 _SHOWN = 20  # missing messages that are printed
 
@@ -127,7 +127,7 @@ def to_server(
 
 
 async def _run(job: ReplayJob, ends: ProxySettings) -> None:
-    async with reached(ends, now=True) as server:
+    async with plain_upstream(ends, now=True) as server:
         assert server is not None
         await job.run(server)
 

@@ -17,8 +17,8 @@ from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import CaptureError
 from natsproxy.net.proxy import Proxy
-from natsproxy.replay.between import running
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
+from natsproxy.replay.transport_proxy import running_proxy
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def observe(
         cassette=options.stored(),
     )
     listener = Listener(listen or Address())
-    async with running(
+    async with running_proxy(
         ProxySettings(listen=(listener,), upstream=(Server(upstream),), record=record)
     ) as proxy:
         yield proxy

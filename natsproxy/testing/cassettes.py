@@ -18,18 +18,18 @@ import trio
 from natsproxy.config.endpoints import Server
 from natsproxy.config.settings import TLS_OPTIONS, legs
 from natsproxy.errors import NatsproxyError
-from natsproxy.replay.between import reached
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
-from natsproxy.replay.conversation.exchanges import Exchange
+from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import read
-from natsproxy.replay.server_playback.suggestions import preview
+from natsproxy.replay.server_playback.mismatch import preview
+from natsproxy.replay.transport_proxy import plain_upstream
 from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
 from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds for answers to the last frames of clients, at the end
 _SHOWN: Final = 5  # problems in a message: one mismatch may cause a thousand
 _LEARNED: Final = 20  # places of learned values in a report
-_SETTLE: Final = 1.0  # seconds for the player to read the last frames of clients
+_LEAVE: Final = 1.0  # seconds for the player to read the last frames of clients
 
 
 class CassetteMismatch(AssertionError, NatsproxyError):
@@ -125,7 +125,7 @@ class cassette(ProxyHarness):
 
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
         async with (
-            reached(self._legs, now=not plays(self.path, self.mode)) as upstream,
+            plain_upstream(self._legs, now=not plays(self.path, self.mode)) as upstream,
             use(self.path, self.mode, upstream=upstream, options=self._options) as used,
         ):
             self._use = used
@@ -135,7 +135,7 @@ class cassette(ProxyHarness):
                 started()
                 await stop.wait()
                 await proxy.drain(_DRAIN, answers=False)
-            await _settled(used)
+            await _clients_left(used)
             if not self._keep:
                 used.discard()
 
@@ -155,7 +155,7 @@ class cassette(ProxyHarness):
         found = self._thread.call(find) if self._thread.running else find()
         return [preview(one.frame) for one in found]
 
-    def _missed(self) -> list[Exchange]:
+    def _missed(self) -> list[RecordedExchange]:
         if self._use is None:
             return []
         find = partial(self._use.missed, self.strict)
@@ -198,9 +198,9 @@ class cassette(ProxyHarness):
         return "\n".join([head, *learned, super().failure_report(count)])
 
 
-async def _settled(used: CassetteUse) -> None:
+async def _clients_left(used: CassetteUse) -> None:
     """Wait until the player has read every frame that clients sent before they disconnected."""
     played = used.played
-    with trio.move_on_after(_SETTLE):
+    with trio.move_on_after(_LEAVE):
         while played is not None and played.connected:  # noqa: ASYNC110 (no event marks the end of a client)
             await trio.sleep(0.001)

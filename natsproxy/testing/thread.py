@@ -75,15 +75,15 @@ def limited(future: Future[T], limit: float, late: str) -> Future[T]:
     made: Future[T] = Future()
     made.set_running_or_notify_cancel()  # now a caller that gives up cannot cancel it for others
 
-    def settle(error: BaseException | None) -> None:
+    def resolve(error: BaseException | None) -> None:
         timer.cancel()
         with suppress(InvalidStateError):  # the other one came first
             made.set_result(future.result()) if error is None else made.set_exception(error)
 
-    timer = threading.Timer(limit, settle, [NatsproxyError(late)])
+    timer = threading.Timer(limit, resolve, [NatsproxyError(late)])
     timer.daemon = True
     timer.start()
-    future.add_done_callback(lambda done: settle(done.exception()))
+    future.add_done_callback(lambda done: resolve(done.exception()))
     return made
 
 

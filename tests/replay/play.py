@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.replay.client_playback.playback import ClientPlayback
-from natsproxy.replay.client_playback.state import Dial, EndConnection, Write
+from natsproxy.replay.client_playback.state import CloseConnection, Dial, Write
 from tests.replay.scripted import MS, Line, events, named
 
 PATIENCE = 1000 * MS
@@ -36,7 +36,7 @@ class Play:
             elif isinstance(action, Write):
                 self.sent[action.conn.number] += action.data
             else:
-                assert isinstance(action, EndConnection)
+                assert isinstance(action, CloseConnection)
                 self.left.append(action.conn.number)
         return dialled
 

@@ -29,7 +29,7 @@ from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.cassette_file import beside, replace
 from natsproxy.replay.cassette.merge import merge
-from natsproxy.replay.conversation.exchanges import Exchange
+from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
@@ -74,7 +74,7 @@ class CassetteUse:
         """True when clients sent unrecorded frames."""
         return self.played is not None and bool(self.played.mismatches)
 
-    def missed(self, strict: bool | None = None) -> list[Exchange]:
+    def missed(self, strict: bool | None = None) -> list[RecordedExchange]:
         """Return the recorded client frames without which a use has failed.
 
         strict: True for all kinds, False for none; None for publishes, other than requests and acks of

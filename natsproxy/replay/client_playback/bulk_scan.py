@@ -24,7 +24,7 @@ from natsproxy.wire.ops import ALL_OPS, S2C, Op
 from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Interest, Scanner
 
-Count = tuple[bytes, int]
+SidCount = tuple[bytes, int]
 """A subscription (sid) and a number of messages."""
 _MOST: Final = 16  # tokens: each one is a search of its own
 _WATCHED: Final = 10_000  # subscriptions looked at one by one
@@ -108,7 +108,7 @@ class BulkScanner:
         else:
             self._one_by_one = True
 
-    def scan(self, data: bytes) -> Iterator[Frame | Count]:
+    def scan(self, data: bytes) -> Iterator[Frame | SidCount]:
         """Yield frames, and counts of messages that name nothing, from bytes of the server.
 
         Raises ProtocolError for bytes that are not NATS.

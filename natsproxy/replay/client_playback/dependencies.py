@@ -40,7 +40,7 @@ Answer = tuple[ConnectionId, bytes]
 """An answer of the JetStream API: the connection that got it, and its inbox."""
 
 
-class Count(NamedTuple):
+class MessageCount(NamedTuple):
     """So many messages on a subscription.  subjects: of the newest, where they were looked at."""
 
     sid: bytes
@@ -56,7 +56,7 @@ class Planned(NamedTuple):
     """
 
     step: Step
-    counts: tuple[Count, ...] = ()
+    counts: tuple[MessageCount, ...] = ()
     api: tuple[Answer, ...] = ()
     after: int = -1
 
@@ -66,7 +66,7 @@ class PlannedEnd(NamedTuple):
 
     seq: int
     t: int
-    counts: tuple[Count, ...] = ()
+    counts: tuple[MessageCount, ...] = ()
 
 
 @dataclass(slots=True)
@@ -76,10 +76,10 @@ class _Connection:
     queued: set[bytes] = field(default_factory=set)
     answers_taken: int = 0  # API answers that its frames depend on already
 
-    def take_new_counts(self) -> tuple[Count, ...]:
+    def take_new_counts(self) -> tuple[MessageCount, ...]:
         """Return the counts that changed since the last call."""
         new, self.new_subjects = self.new_subjects, {}
-        return tuple(Count(sid, self.received[sid], tuple(subjects)) for sid, subjects in new.items())
+        return tuple(MessageCount(sid, self.received[sid], tuple(subjects)) for sid, subjects in new.items())
 
 
 def counts(frame: Frame) -> bool:
@@ -141,10 +141,10 @@ class Dependencies:
             self._calls[frame.reply] = None
         return Planned(step, *self.requirements(step.conn), self._delivered.get(frame.subject, -1))
 
-    def requirements(self, conn: ConnectionId) -> tuple[tuple[Count, ...], tuple[Answer, ...]]:
+    def requirements(self, conn: ConnectionId) -> tuple[tuple[MessageCount, ...], tuple[Answer, ...]]:
         """Return the counts and API answers that the next client frame of a connection waits for."""
         known = self._connections.get(conn)
-        counts: tuple[Count, ...] = ()
+        counts: tuple[MessageCount, ...] = ()
         if known is not None and known.new_subjects:
             counts = known.take_new_counts()
         if known is not None and known.answers_taken == self._answer_count:

@@ -28,13 +28,13 @@ from natsproxy.replay.client_playback.read_ahead import WINDOW, ReadAhead
 from natsproxy.replay.client_playback.readiness import Readiness, name_of
 from natsproxy.replay.client_playback.state import (
     Action,
+    CloseConnection,
     Dial,
-    EndConnection,
-    Fence,
     Head,
     LiveConnection,
     Missing,
     MissingList,
+    PingFence,
     PlaybackState,
     QueuedBatch,
     Write,
@@ -148,7 +148,7 @@ class ClientPlayback:
                 if frame.subject in state.calls:
                     state.api[connection.conn, frame.subject] = None
 
-    def _fenced(self, fence: Fence) -> None:
+    def _fenced(self, fence: PingFence) -> None:
         for seq in fence.subs:
             self._state.interest.pop(seq, None)
 
@@ -262,7 +262,7 @@ class ClientPlayback:
         return frame.raw if mapped == subject else encode.with_line(frame, subject=mapped)
 
     def _ping(self, connection: LiveConnection, subs: list[int]) -> bytes:
-        connection.unfenced.append(Fence(connection.first_unfenced, subs))
+        connection.unfenced.append(PingFence(connection.first_unfenced, subs))
         connection.first_unfenced, connection.wants_fence = None, False
         return encode.PING
 
@@ -284,7 +284,7 @@ class ClientPlayback:
                 return False
         self._reader.dequeued(head)
         if connection.dialled:
-            actions.append(EndConnection(connection.conn))
+            actions.append(CloseConnection(connection.conn))
         state = self._state
         del state.connections[connection.conn]
         state.connects.pop(connection.conn, None)

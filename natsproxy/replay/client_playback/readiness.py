@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.client_playback.dependencies import Answer, Count, Planned, PlannedEnd
+from natsproxy.replay.client_playback.dependencies import Answer, MessageCount, Planned, PlannedEnd
 from natsproxy.replay.client_playback.state import LiveConnection, PlaybackState, QueuedBatch, seq_of
 from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.replay.conversation.steps import PUBLISHES
@@ -73,7 +73,7 @@ class Readiness:
         for key in head.api:
             self._state.api[key] = None
 
-    def count(self, connection: LiveConnection, wanted: tuple[Count, ...]) -> str:
+    def count(self, connection: LiveConnection, wanted: tuple[MessageCount, ...]) -> str:
         """Return the first message that has not come."""
         for sid, count, _ in wanted:
             if connection.received.get(sid, 0) < count:

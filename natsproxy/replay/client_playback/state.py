@@ -10,7 +10,7 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.replay.client_playback.batches import PlainBatch, subjects_of
 from natsproxy.replay.client_playback.bulk_scan import BulkScanner, BulkSearch
-from natsproxy.replay.client_playback.dependencies import Answer, Count, Planned, PlannedEnd
+from natsproxy.replay.client_playback.dependencies import Answer, MessageCount, Planned, PlannedEnd
 from natsproxy.replay.client_playback.server_names import ServerNames
 from natsproxy.replay.conversation.steps import Began
 
@@ -38,7 +38,7 @@ class Write(NamedTuple):
     data: bytes
 
 
-class EndConnection(NamedTuple):
+class CloseConnection(NamedTuple):
     """Close a live connection."""
 
     conn: ConnectionId
@@ -73,7 +73,7 @@ class MissingList(list[Missing]):
         self += later[: _MISSING_KEPT - len(self)]
 
 
-Action = Dial | Write | EndConnection
+Action = Dial | Write | CloseConnection
 
 
 @dataclass(slots=True, eq=False)
@@ -87,7 +87,7 @@ class QueuedBatch:
     seq: int
     t: int
     mark: int
-    counts: tuple[Count, ...] = ()
+    counts: tuple[MessageCount, ...] = ()
     api: tuple[Answer, ...] = ()
     parts: list[bytes] = field(default_factory=list)
     frames: int = 0
@@ -118,7 +118,7 @@ class QueuedBatch:
         return self.mark == mark and self.size < _BATCH_BYTES and (t is None or t == self.t)
 
 
-class Fence(NamedTuple):
+class PingFence(NamedTuple):
     """A PING of ours.  first: the first frame that it fences, None for none; subs: the SUBs among them."""
 
     first: int | None
@@ -167,7 +167,7 @@ class LiveConnection:
     waiting_since: int | None = None
     recheck_at: int | None = None
     blocked: int = -1
-    unfenced: deque[Fence] = field(default_factory=deque)
+    unfenced: deque[PingFence] = field(default_factory=deque)
 
     @property
     def fence_due(self) -> bool:

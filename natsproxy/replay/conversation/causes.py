@@ -15,7 +15,7 @@ The rules; the first that fits wins:
    was recorded, and the frame that requested it: the nak of that very message for a redelivery, else the pull
    request or the creation of its consumer.
 3. A message on the reply subject of a request: answers, API responses, 503, the end of a pull request.
-4. Any other frame: the last frame that this client sent before, polls (`polls.py`) aside.
+4. Any other frame: the last frame that this client sent before, polls (`frame_kind.py`) aside.
 
 Every table is bounded, and keyed by hashes where keys are many; a forgotten entry makes rule 4 apply.
 """
@@ -30,7 +30,7 @@ from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.listing.copies import Copies
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import AckSubject, StatusKind, parse_ack, status_kind
-from natsproxy.replay.conversation.polls import Consumer, Kind, standing_request
+from natsproxy.replay.conversation.frame_kind import Consumer, FrameKind, delivery_request
 from natsproxy.replay.conversation.steps import PUBLISHES, Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -77,10 +77,10 @@ class Causes:
 
     # -- client frames
 
-    def sent(self, step: Step, kind: Kind) -> None:
+    def sent(self, step: Step, kind: FrameKind) -> None:
         """Note a SUB, PUB or HPUB."""
         frame = step.frame
-        if kind is Kind.CHANGE:
+        if kind is FrameKind.CHANGE:
             self._last[step.conn] = step.seq
         if frame.op == Op.SUB:
             self._subscribed[step.conn, frame.sid] = (frame.subject, step.seq)
@@ -99,7 +99,7 @@ class Causes:
         if ack is not None and frame.body.startswith(b"-NAK"):
             # A nak with a delay (`-NAK {"delay": ...}`) makes the redelivery a matter of time.
             self._naks[ack.stream, ack.consumer, ack.stream_seq] = (seq, len(frame.body.strip()) > 4)
-        standing = standing_request(frame)
+        standing = delivery_request(frame)
         if standing is None:
             return
         if standing.batch is None:

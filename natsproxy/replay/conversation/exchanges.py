@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.causes import Timing
+from natsproxy.replay.conversation.frame_kind import Consumer, FrameKind
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
-from natsproxy.replay.conversation.polls import Consumer, Kind
 from natsproxy.replay.conversation.queues import Queues
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -36,27 +36,22 @@ END: Final[QueueKey] = (b"", b"end")
 """The key of the queue that holds the end of a connection: no effect without a sid has this subject."""
 
 
-def is_optional(frame: Frame) -> bool:
-    """Tell whether timing decides if a client sends a frame: UNSUB and answers to flow control."""
-    return frame.op == Op.UNSUB or frame.subject.startswith(b"$JS.FC.")
-
-
 @dataclass(slots=True, eq=False)
-class Exchange:
+class RecordedExchange:
     """A recorded client frame with its effects.
 
-    kind: see `polls.py`.  matched: the time at which it happened live (ns), None before.  answers: of a READ
-    that has happened.  reads, shows: the subject whose last message a READ is for, and the seq of the publish
-    of the message that it got.  acked: a stream answered this publish (`stored_messages.py`).  key, exact:
-    see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.  size: bytes that it takes in
-    the window.
+    kind: see `frame_kind.py`.  matched: the time at which it happened live (ns), None before.  answers: of a
+    READ that has happened.  reads, shows: the subject whose last message a READ is for, and the seq of the
+    publish of the message that it got.  acked: a stream answered this publish (`stored_messages.py`).  key,
+    exact: see `key_of` and `exact_key`.  shape: see `shape_of`, once it was needed.  size: bytes
+    that it takes in the window.
     """
 
     seq: int
     conn: ConnectionId
     t: int
     frame: Frame
-    kind: Kind = Kind.CHANGE
+    kind: FrameKind = FrameKind.CHANGE
     effects: list[Effect] = field(default_factory=list)
     matched: int | None = None
     answers: list[Frame] = field(default_factory=list)
@@ -103,7 +98,7 @@ class Effect:
     due: int | None = None
     offset: int = 0
     stream: bool = False
-    origin: Exchange | None = None
+    origin: RecordedExchange | None = None
     live: Frame | None = None
     to: Answered | None = None
     pulled: Consumer | None = None
@@ -130,12 +125,12 @@ class RecordedConnection:
 
     conn: ConnectionId
     connect: Connect | None = None
-    exchanges: Queues[Key, Exchange] = field(default_factory=Queues)
-    exact: Queues[int, Exchange] = field(default_factory=Queues)
+    exchanges: Queues[Key, RecordedExchange] = field(default_factory=Queues)
+    exact: Queues[int, RecordedExchange] = field(default_factory=Queues)
     queues: dict[QueueKey, deque[Effect]] = field(default_factory=dict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
     parked: dict[Place, dict[QueueKey, None]] = field(default_factory=dict)
-    changes: OrderedDict[int, Exchange] = field(default_factory=OrderedDict)
+    changes: OrderedDict[int, RecordedExchange] = field(default_factory=OrderedDict)
     client_id: int | None = None
     unused: int = 0
     unsent: int = 0
@@ -150,7 +145,7 @@ class RecordedConnection:
 
     def candidates(
         self, frame: Frame, identifiers: IdentifierMap, *, any_subject: bool = False
-    ) -> Iterator[Exchange]:
+    ) -> Iterator[RecordedExchange]:
         """Yield the exchanges that a live frame may match, in recorded order; equal ones first.
 
         Those are equal as they are, or with the known identifiers; they go before one that would teach that
@@ -159,7 +154,7 @@ class RecordedConnection:
         exact = self.equal(frame, identifiers)
         yield from exact
         key = key_of(frame)
-        others: Iterable[Exchange] = self.exchanges.get(key, ())
+        others: Iterable[RecordedExchange] = self.exchanges.get(key, ())
         if any_subject:
             queues = [queue for (op, _), queue in self.exchanges.items() if op == key[0]]
             others = heapq.merge(*queues, key=lambda one: one.seq)
@@ -176,7 +171,7 @@ class RecordedConnection:
                 later.append(exchange)
         yield from later
 
-    def equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[Exchange]:
+    def equal(self, frame: Frame, identifiers: IdentifierMap) -> Collection[RecordedExchange]:
         """Return the exchanges that are equal to a live frame as it is, or with the known identifiers."""
         op, subject, body = _kind(frame.op), frame.subject, frame.body
         found = self.exact.get(exact_key(op, subject, body))
@@ -189,36 +184,38 @@ class RecordedConnection:
             found = found or self.exact.get(exact_key(op, subject, identifiers.to_recorded(body)))
         return found or ()
 
-    def inbox(self, subject: bytes) -> Exchange | None:
+    def inbox(self, subject: bytes) -> RecordedExchange | None:
         """Return the recorded subscription to an inbox."""
         known = self.exact.get(exact_key(Op.SUB, subject, b""), ())
-        return next((one for one in known if one.kind is Kind.INBOX and one.frame.subject == subject), None)
+        return next(
+            (one for one in known if one.kind is FrameKind.INBOX and one.frame.subject == subject), None
+        )
 
-    def put(self, exchange: Exchange) -> None:
+    def put(self, exchange: RecordedExchange) -> None:
         """Add an exchange behind the others, or back in its place among them."""
         self.exchanges.put(exchange.key, exchange)
         self.exact.put(exchange.exact, exchange)
-        if exchange.kind is Kind.CHANGE:
+        if exchange.kind is FrameKind.CHANGE:
             self.unused += 1
             # When a client acknowledges says nothing about its next request.
             if not exchange.frame.subject.startswith(b"$JS.ACK."):
                 self._put_change(exchange)
 
-    def _put_change(self, exchange: Exchange) -> None:
+    def _put_change(self, exchange: RecordedExchange) -> None:
         given_back = bool(self.changes) and next(reversed(self.changes)) > exchange.seq
         self.changes[exchange.seq] = exchange
         if given_back:
             self.changes = OrderedDict(sorted(self.changes.items()))
 
-    def take(self, exchange: Exchange) -> None:
+    def take(self, exchange: RecordedExchange) -> None:
         """Count an exchange as used."""
         self.exchanges.take(exchange.key, exchange)
         self.exact.take(exchange.exact, exchange)
-        if exchange.kind is Kind.CHANGE:
+        if exchange.kind is FrameKind.CHANGE:
             self.unused -= 1
             self.changes.pop(exchange.seq, None)
 
-    def next_change(self) -> Exchange | None:
+    def next_change(self) -> RecordedExchange | None:
         """Return the first CHANGE that has not happened; None when all have."""
         return next(iter(self.changes.values()), None)
 

@@ -15,14 +15,19 @@ the same name alone.
 Tokens that are too short to be known by their looks are kept with the token before them (an inbox's tokens:
 `<nuid>.<token>`), so `1` in one inbox is no other `1`.
 
+A payload of the JetStream API may hold a stored message as base64; what is inside is translated too.
+
 The map is bounded: the pairs used longest ago go first.
 """
 
 from __future__ import annotations
 
+import base64
 import re
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 
+from natsproxy.printable import printable
 from natsproxy.protocol.identifiers import is_generated_consumer
 from natsproxy.replay.conversation.generated_values import (
     SHORTEST_WORD,
@@ -35,8 +40,6 @@ from natsproxy.replay.conversation.generated_values import (
     split,
     words,
 )
-from natsproxy.replay.conversation.lesson import Learned, Lesson, Member, short
-from natsproxy.replay.conversation.translation import translated, with_members
 
 _RUN: Final = re.compile(rb"[0-9A-Za-z_$+/-][0-9A-Za-z_.:+$/-]{7,}")
 """A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
@@ -52,6 +55,15 @@ _LONG: Final = 16  # letters from which on a token is no other identifier's by c
 _PLACES: Final = 1000
 _KNOWN: Final = Form.IDENTIFIER  # of pieces that are equal or known: they are not learned
 _ENTRY: Final = re.compile(r"/[0-9]+(?=/|$)")
+SHORTEST: Final = 8
+"""No shorter text holds an identifier, an inbox or a time."""
+_LONGEST: Final = 256 << 10
+_LONGEST_JSON: Final = 1 << 20
+_STORED: Final = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response"'
+_BASE64: Final = re.compile(rb'("(?:data|hdrs)":")([0-9A-Za-z+/]{16,}=*)"')
+_MEMBER: Final = re.compile(
+    rb'("[^"\\]{0,64}")(\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)'  # name, colon, text or number
+)
 INBOX: Final = b"_INBOX."
 LIMIT: Final = 200_000
 
@@ -67,6 +79,64 @@ def masked(subject: bytes) -> bytes:
     return _MASKED.sub(b"*", subject)
 
 
+Member = tuple[bytes, bytes]
+"""The name of a JSON member and its value, both as JSON."""
+
+
+class LearnedValue(NamedTuple):
+    """A value that was learned: the place for people, and both values."""
+
+    place: str
+    recorded: bytes
+    live: bytes
+
+    def __str__(self) -> str:
+        return printable(f"{self.place} {short(self.recorded)} -> {short(self.live)}")
+
+
+class LearnedPairs:
+    """The pairs that one comparison finds, until it is known whether the frames agree.
+
+    members: live values of JSON members, by name and recorded value, both as JSON.  subject: a pattern of the
+    frames, for people.
+    """
+
+    __slots__ = ("live", "members", "places", "recorded", "subject", "times")
+
+    def __init__(self) -> None:
+        self.live: dict[bytes, bytes] = {}
+        self.recorded: dict[bytes, bytes] = {}
+        self.times: dict[bytes, bytes] = {}
+        self.members: dict[Member, bytes] = {}
+        self.places: list[LearnedValue] = []
+        self.subject = ""
+
+    def learn_time(self, recorded: bytes, live: bytes, place: str) -> None:
+        """Note two times."""
+        self.times[recorded] = live
+        self.places.append(LearnedValue(place, recorded, live))
+
+    def add(self, other: LearnedPairs) -> None:
+        """Take the pairs of another lesson in."""
+        self.live |= other.live
+        self.recorded |= other.recorded
+        self.times |= other.times
+        self.members |= other.members
+        self.places += other.places
+
+    def copy(self) -> LearnedPairs:
+        """Return a lesson of its own with the same pairs."""
+        made = LearnedPairs()
+        made.add(self)
+        return made
+
+
+def short(identifier: bytes) -> str:
+    """Return an identifier as people are shown it."""
+    text = identifier.decode(errors="replace")
+    return text if len(text) <= 12 or is_time(identifier) else f"{text[:8]}..."
+
+
 class IdentifierMap:
     """The map of one playback, recorded to live, one to one.
 
@@ -79,18 +149,18 @@ class IdentifierMap:
         self._times: dict[bytes, bytes] = {}
         self._members: dict[Member, bytes] = {}
         self._limit = limit
-        self.learned: dict[str, Learned] = {}
+        self.learned: dict[str, LearnedValue] = {}
 
     def __len__(self) -> int:
         return len(self._live)
 
-    def learn(self, lesson: Lesson) -> None:
+    def learn(self, lesson: LearnedPairs) -> None:
         """Add the pairs of a comparison whose frames agree."""
         for place, recorded, live in lesson.places if len(self.learned) < _PLACES else ():
             where = f"{lesson.subject} {place}"
             if where not in self.learned:
                 where = _ENTRY.sub("/*", where)
-                self.learned.setdefault(where, Learned(where, recorded, live))
+                self.learned.setdefault(where, LearnedValue(where, recorded, live))
         if lesson.live or lesson.times or lesson.members:
             self._times |= lesson.times
             self._members |= lesson.members
@@ -107,7 +177,7 @@ class IdentifierMap:
         while len(self._members) > self._limit:
             del self._members[next(iter(self._members))]
 
-    def forget(self, lesson: Lesson) -> None:
+    def forget(self, lesson: LearnedPairs) -> None:
         """Remove pairs that turned out to be wrong."""
         for recorded, live in lesson.live.items():
             if self._live.get(recorded) == live:
@@ -135,7 +205,9 @@ class IdentifierMap:
 
     # -- comparison
 
-    def unify(self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool = True) -> bool:
+    def unify(
+        self, recorded: bytes, live: bytes, new: LearnedPairs, place: str, *, learn: bool = True
+    ) -> bool:
         """Tell whether two texts agree; pairs that are learned on the way go to `new`.
 
         place: their place, for people.  learn: False lets only what is equal or known agree.
@@ -162,7 +234,7 @@ class IdentifierMap:
         return self._piece(recorded, live, new, place, common_form(recorded, live) if learn else None)
 
     def try_unify(
-        self, recorded: bytes, live: bytes, new: Lesson, place: str, *, learn: bool, whole: bool = False
+        self, recorded: bytes, live: bytes, new: LearnedPairs, place: str, *, learn: bool, whole: bool = False
     ) -> None:
         """Learn the pairs of two texts that need not agree, if they do.
 
@@ -178,7 +250,7 @@ class IdentifierMap:
         ):
             new.add(tried)
 
-    def known_agree(self, recorded: bytes, live: bytes, new: Lesson) -> bool:
+    def known_agree(self, recorded: bytes, live: bytes, new: LearnedPairs) -> bool:
         """Tell whether two texts differ in known identifiers alone; the others stand for themselves."""
         if recorded == live:
             return self.same(recorded, new)
@@ -188,16 +260,16 @@ class IdentifierMap:
             return False
         return all(self._same(word, new) for word in unknown)
 
-    def same(self, text: bytes, new: Lesson) -> bool:
+    def same(self, text: bytes, new: LearnedPairs) -> bool:
         """Tell whether a text that both frames have agrees: no identifier in it stands for another one."""
         return all(self._same(word, new) for word in words(text)) if len(text) >= SHORTEST_WORD else True
 
-    def _same(self, word: bytes, new: Lesson) -> bool:
+    def _same(self, word: bytes, new: LearnedPairs) -> bool:
         if self._live.get(word) is not None or word in new.live:
             return True  # as itself, or the client got the recorded one in an answer
         return self._pair(word, word, new)
 
-    def _piece(self, recorded: bytes, live: bytes, new: Lesson, place: str, form: Form | None) -> bool:
+    def _piece(self, recorded: bytes, live: bytes, new: LearnedPairs, place: str, form: Form | None) -> bool:
         if recorded == live:
             return is_time(recorded) or self._same(recorded, new)
         known = self.known(recorded) or new.live.get(recorded)
@@ -208,7 +280,7 @@ class IdentifierMap:
             return True
         return form is Form.IDENTIFIER and self._pair(recorded, live, new, place)
 
-    def _pair(self, recorded: bytes, live: bytes, new: Lesson, place: str = "") -> bool:
+    def _pair(self, recorded: bytes, live: bytes, new: LearnedPairs, place: str = "") -> bool:
         """Learn a pair, unless one of the two is a part of another one."""
         known = self.known(recorded) or new.live.get(recorded)
         if known is not None:
@@ -217,11 +289,11 @@ class IdentifierMap:
             return False
         new.live[recorded], new.recorded[live] = live, recorded
         if place and recorded != live:
-            new.places.append(Learned(place, recorded, live))
+            new.places.append(LearnedValue(place, recorded, live))
         return True
 
     def unify_subject(
-        self, recorded: bytes, live: bytes, new: Lesson, *, learn: bool = True, reply: bool = False
+        self, recorded: bytes, live: bytes, new: LearnedPairs, *, learn: bool = True, reply: bool = False
     ) -> int:
         """Return 0 if two subjects agree, else the number of the first token that does not.
 
@@ -248,7 +320,7 @@ class IdentifierMap:
                 return at + 1
         return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
 
-    def pair_tokens(self, recorded: bytes, live: bytes, new: Lesson) -> int:
+    def pair_tokens(self, recorded: bytes, live: bytes, new: LearnedPairs) -> int:
         """Do as `unify_subject` for subjects of which a user says that their tokens may be any pairs."""
         ours, theirs = recorded.split(b"."), live.split(b".")
         for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
@@ -262,7 +334,7 @@ class IdentifierMap:
                 return at + 1
         return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
 
-    def _unify_inboxes(self, recorded: bytes, live: bytes, new: Lesson) -> int:
+    def _unify_inboxes(self, recorded: bytes, live: bytes, new: LearnedPairs) -> int:
         if self._live.get(recorded) == live:
             return 0
         ours, theirs = recorded.split(b"."), live.split(b".")
@@ -332,3 +404,73 @@ def _keys(ours: list[bytes], theirs: list[bytes], at: int) -> tuple[bytes, bytes
     if len(a) >= _LONG and len(b) >= _LONG:
         return a, b
     return ours[at - 1] + b"." + a, theirs[at - 1] + b"." + b
+
+
+def live_text(identifiers: IdentifierMap, text: bytes) -> bytes:
+    """Return a subject, a header block or a payload as a client is sent it; it knows the names in it then.
+
+    Large payloads that are no JSON stay as they are.
+    """
+
+    known = identifiers.known(text)
+    if known is not None:
+        return known
+
+    def translate(part: bytes) -> bytes:
+        live = identifiers.live_members(identifiers.to_live(part))
+        identifiers.keep_literal(live)
+        return live
+
+    return _translated(text, translate)
+
+
+def recorded_text(identifiers: IdentifierMap, text: bytes) -> bytes:
+    """Return a live subject, header block or payload with the recorded identifiers."""
+    return _translated(text, identifiers.to_recorded)
+
+
+def _translated(text: bytes, translate: Callable[[bytes], bytes]) -> bytes:
+    if len(text) > (_LONGEST_JSON if text[:1] in (b"{", b"[") else _LONGEST):
+        return text
+    if text.startswith(_STORED):
+        text = _BASE64.sub(lambda found: found[1] + _inside(found[2], translate) + b'"', text)
+    return translate(text)
+
+
+def _inside(word: bytes, translate: Callable[[bytes], bytes]) -> bytes:
+    try:
+        inside = base64.b64decode(word, validate=True)
+    except ValueError:
+        return word
+    return base64.b64encode(_translated(inside, translate))
+
+
+def with_members(text: bytes, members: Mapping[Member, bytes]) -> bytes:
+    """Return JSON with other values in the members that `members` has."""
+
+    def other(found: re.Match[bytes]) -> bytes:
+        value = members.get((found[1], found[3]))
+        return found[0] if value is None else found[1] + found[2] + value
+
+    return _MEMBER.sub(other, text)
+
+
+def translated(run: bytes, table: Mapping[bytes, bytes], times: Mapping[bytes, bytes]) -> bytes:
+    """Return a part of a text, without blanks, with the values of two tables: of identifiers and of times."""
+    found = table.get(run) or times.get(run)
+    if found is not None:
+        return found
+    if b"." not in run and b"/" not in run:
+        text = replace(run, table)
+        return replace(text, times) if times else text
+    made: list[bytes] = []
+    before = b""
+    for token in run.split(b"."):
+        found = table.get(token)
+        if found is None and before:
+            found = table.get(before + b"." + token)
+            found = found and found.rpartition(b".")[2]
+        made.append(found or b"/".join(table.get(part) or replace(part, table) for part in token.split(b"/")))
+        before = token
+    text = b".".join(made)
+    return replace(text, times) if times else text

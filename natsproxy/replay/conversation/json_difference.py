@@ -15,8 +15,7 @@ from typing import Any, Final
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import SHORTEST_WORD, are_alike, are_times, form_of
-from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap
-from natsproxy.replay.conversation.lesson import Learned, Lesson
+from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, LearnedPairs, LearnedValue
 from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
 
 _LARGEST: Final = 1 << 20
@@ -74,7 +73,7 @@ class JsonComparison:
         identifiers: IdentifierMap,
         options: MatchOptions,
         subject: bytes,
-        new: Lesson,
+        new: LearnedPairs,
         *,
         volatile: frozenset[str] = frozenset(),
         defined: bool = False,
@@ -170,7 +169,7 @@ class JsonComparison:
                 _encoded(json.dumps(one, ensure_ascii=False)) for one in (path[-1], ours, theirs)
             )
             self._new.members[name, before] = now
-            self._new.places.append(Learned(pointer_text(path), before, now))
+            self._new.places.append(LearnedValue(pointer_text(path), before, now))
 
     def _texts(self, ours: str, theirs: str, path: Path) -> bool:
         a, b = _encoded(ours), _encoded(theirs)

@@ -21,9 +21,8 @@ from natsproxy.protocol.jetstream import is_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import are_alike, form_of
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.json_difference import JsonComparison, counted, parse
-from natsproxy.replay.conversation.lesson import Lesson
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, Treatment
 from natsproxy.wire import encode
 from natsproxy.wire.awaited import PULL
@@ -106,7 +105,7 @@ class Matcher:
             return frame.body
         return json.dumps(counted(value, self.options, frame.subject, volatile or frozenset())).encode()
 
-    def differs(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
+    def differs(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
         """Return the first difference of two frames of one kind; None when they agree.
 
         Pairs of values learned on the way go to `new`; they count only if the frames agree.
@@ -131,7 +130,7 @@ class Matcher:
             new.subject = pattern(recorded.subject, live.subject)
         return found
 
-    def _subjects(self, recorded: bytes, live: bytes, new: Lesson) -> Difference | None:
+    def _subjects(self, recorded: bytes, live: bytes, new: LearnedPairs) -> Difference | None:
         like = self.options.like_subject(recorded)
         if like is not None and matches(like, live):
             at = self.identifiers.pair_tokens(recorded, live, new)
@@ -146,7 +145,7 @@ class Matcher:
 
     # -- headers
 
-    def _headers(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
+    def _headers(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
         block, live_block = recorded.headers, live.headers
         if self.identifiers.known_agree(block, live_block, new):
             return None
@@ -162,7 +161,7 @@ class Matcher:
         return None
 
     def _header(
-        self, subject: bytes, name: bytes, ours: list[bytes], theirs: list[bytes], new: Lesson
+        self, subject: bytes, name: bytes, ours: list[bytes], theirs: list[bytes], new: LearnedPairs
     ) -> Difference | None:
         treatment = self._treatment(name)
         place = f"header {name.decode('latin-1')}"
@@ -184,7 +183,7 @@ class Matcher:
 
     # -- bodies
 
-    def _bodies(self, recorded: Frame, live: Frame, new: Lesson) -> Difference | None:
+    def _bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
         subject, ours, theirs = recorded.subject, recorded.body, live.body
         for pattern, same in self.options.bodies:
             if matches(pattern, subject):
@@ -211,7 +210,7 @@ class Matcher:
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
 
-    def _learn_bodies(self, recorded: Frame, live: Frame, new: Lesson) -> None:
+    def _learn_bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> None:
         """Learn what agrees in payloads that need not agree."""
         ours, theirs = recorded.body, live.body
         if ours == theirs:
@@ -223,7 +222,7 @@ class Matcher:
             learn = self.options.learns(recorded.subject, path=())
             self.identifiers.try_unify(ours, theirs, new, "body", learn=learn)
 
-    def _json(self, recorded: Frame, new: Lesson) -> JsonComparison:
+    def _json(self, recorded: Frame, new: LearnedPairs) -> JsonComparison:
         volatile = _volatile(recorded.subject, recorded.body)
         return JsonComparison(
             self.identifiers,

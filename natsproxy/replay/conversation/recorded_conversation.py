@@ -19,13 +19,12 @@ from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.causes import Causes, Timing
 from natsproxy.replay.conversation.exchanges import (
     Effect,
-    Exchange,
     RecordedConnection,
-    is_optional,
+    RecordedExchange,
     standalone,
 )
+from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, is_optional, kind_of
 from natsproxy.replay.conversation.past import PastPolls, Used
-from natsproxy.replay.conversation.polls import POLLS, Kind, kind_of
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.replay.conversation.stored_messages import StoredMessages
 from natsproxy.session import close_reasons
@@ -69,7 +68,7 @@ class RecordedConversation:
         self.kind_of = partial(kind_of, repeat=repeat) if repeat else kind_of
         self._size = 0
         self._causes = Causes()
-        self._waiting: dict[int, Exchange] = {}
+        self._waiting: dict[int, RecordedExchange] = {}
         # seq -> (recorded, live) time of a used exchange
         self._times: BoundedDict[int, tuple[int, int]] = BoundedDict()
         self._ended = False
@@ -122,7 +121,7 @@ class RecordedConversation:
     def _exchange(self, recorded: RecordedConnection, step: Step) -> None:
         kind = self.kind_of(step.frame)
         self._causes.sent(step, kind)
-        exchange = Exchange(step.seq, step.conn, step.t, standalone(step.frame), kind)
+        exchange = RecordedExchange(step.seq, step.conn, step.t, standalone(step.frame), kind)
         recorded.put(exchange)
         recorded.last_seq = step.seq
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():
@@ -154,7 +153,7 @@ class RecordedConversation:
                 if effect.frame is not None and effect.frame.subject == waiting.frame.reply:
                     self.stored.answered(waiting, effect.frame)
                 latest = max(latest, waiting.t)
-                effect.read = waiting.kind is Kind.READ and len(after) == 1
+                effect.read = waiting.kind is FrameKind.READ and len(after) == 1
                 copied = effect.frame is not None and effect.frame.subject == waiting.frame.subject
                 if copied and effect.frame is not None and effect.frame.body == waiting.frame.body:
                     effect.origin = waiting
@@ -186,13 +185,13 @@ class RecordedConversation:
         if seq > self.reached[0]:
             self.reached = (seq, now)
 
-    def use(self, exchange: Exchange, live_frame: Frame, now: int) -> list[Effect]:
+    def use(self, exchange: RecordedExchange, live_frame: Frame, now: int) -> list[Effect]:
         """Count an exchange as having happened; return the effects that waited for it alone.
 
         live_frame: the frame that matched it; copies of a publish carry its body.
         """
         exchange.matched = now
-        if exchange.kind is Kind.READ:
+        if exchange.kind is FrameKind.READ:
             exchange.answers = [e.frame for e in exchange.effects if e.read and e.frame is not None]
         self.reach(exchange.seq, now)
         self.connections[exchange.conn].take(exchange)
@@ -217,7 +216,7 @@ class RecordedConversation:
         exchange.effects = []
         return ready
 
-    def give_back(self, exchange: Exchange) -> None:
+    def give_back(self, exchange: RecordedExchange) -> None:
         """Undo `use` of an exchange without effects: the wrong client had matched it."""
         recorded = self.connections[exchange.conn]
         recorded.put(exchange)  # exchanges of one key are matched in recorded order

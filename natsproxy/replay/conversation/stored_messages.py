@@ -10,9 +10,9 @@ from __future__ import annotations
 from natsproxy.bounded import BoundedDict
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import members, parse_api, publish_ack
-from natsproxy.replay.conversation.exchanges import Exchange
+from natsproxy.replay.conversation.exchanges import RecordedExchange
+from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.identifier_map import INBOX
-from natsproxy.replay.conversation.polls import Kind
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -25,12 +25,12 @@ class StoredMessages:
         self._not_stored: BoundedDict[int, None] = BoundedDict()
         self._last: BoundedDict[bytes, int] = BoundedDict()
 
-    def answered(self, exchange: Exchange, answer: Frame) -> None:
+    def answered(self, exchange: RecordedExchange, answer: Frame) -> None:
         """Note a recorded answer to a request."""
-        if exchange.kind is Kind.READ:
+        if exchange.kind is FrameKind.READ:
             exchange.reads, stream = _subject_read(exchange.frame)
             exchange.shows = self._stored.get((stream, _sequence(answer))) if exchange.reads else None
-        elif exchange.kind is Kind.CHANGE and b'"seq"' in answer.body:
+        elif exchange.kind is FrameKind.CHANGE and b'"seq"' in answer.body:
             ack = publish_ack(answer.body)
             exchange.acked = ack is not None
             if ack is not None and not (ack.error or ack.duplicate):
@@ -38,18 +38,18 @@ class StoredMessages:
             elif ack is not None:
                 self._not_stored[exchange.seq] = None
 
-    def happened(self, exchange: Exchange) -> None:
+    def happened(self, exchange: RecordedExchange) -> None:
         """Note that a recorded frame has happened live."""
         frame = exchange.frame
         if (
-            exchange.kind is Kind.CHANGE
+            exchange.kind is FrameKind.CHANGE
             and frame.op is not Op.SUB
             and not frame.subject.startswith((b"$JS.", INBOX))
             and exchange.seq not in self._not_stored
         ):
             self._last[frame.subject] = exchange.seq
 
-    def is_due(self, read: Exchange) -> bool | None:
+    def is_due(self, read: RecordedExchange) -> bool | None:
         """Tell whether the answer to a recorded read is right now; None where the writes do not tell."""
         last = self._last.get(read.reads)
         if last is None:

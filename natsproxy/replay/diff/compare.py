@@ -22,7 +22,7 @@ from natsproxy.replay.conversation.steps import PUBLISHES, Step, events
 from natsproxy.replay.diff.multiset_diff import LIMIT, MultisetDiff
 from natsproxy.replay.diff.normalize import Ignore, NormalizedFrame, difference, normalize
 from natsproxy.replay.diff.normalized_conversation import NormalizedConversation, NormalizedStep
-from natsproxy.replay.diff.report import OTHER, ROWS, Report, Row, Sample
+from natsproxy.replay.diff.report import OTHER, ROWS, DiffReport, DiffSample, Row
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -35,7 +35,7 @@ Path2 = tuple[Path | str, Path | str]
 
 def compare(
     recorded: Path | str, observed: Path | str, ignore: Ignore = _NO_IGNORE, *, limit: int = LIMIT
-) -> Report:
+) -> DiffReport:
     """Compare two captures.  limit: open entries beyond which temporary files are used.
 
     Raises CaptureError where one cannot be read.
@@ -59,7 +59,7 @@ def compare(
             at = (number, side, kind)
             firsts[at] = min(surplus.place, firsts.get(at, surplus.place))
     _show_first(table.rows, firsts, paths, ignore)
-    return Report(
+    return DiffReport(
         sorted(table.rows, key=lambda row: (row.same, row.group)),
         (conversations[0].gaps, conversations[1].gaps),
     )
@@ -145,8 +145,8 @@ def _show_first(
         rows[number].sample = _sample(field, left.lines if left else [], right.lines if right else [])
 
 
-def _sample(field: str, ours: list[str], theirs: list[str]) -> Sample:
-    return Sample(field, "\n".join(ours), "\n".join(theirs), tuple(changed_lines(ours, theirs)))
+def _sample(field: str, ours: list[str], theirs: list[str]) -> DiffSample:
+    return DiffSample(field, "\n".join(ours), "\n".join(theirs), tuple(changed_lines(ours, theirs)))
 
 
 class _Shown(NamedTuple):

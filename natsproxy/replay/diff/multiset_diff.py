@@ -3,7 +3,7 @@
 Two captures of one conversation hold nearly the same frames in nearly the same order.  Read side by side, few
 entries are open at a time: those that one side had and the other not yet; equal entries cancel out.  Where
 too many stay open (other orders, other contents) they go to temporary files, split by hash, and each file is
-settled on its own at the end.  The answer is exact either way.
+resolved on its own at the end.  The answer is exact either way.
 
 An entry is a digest of a frame, the number by which one side is ahead, a key for its row, and the place of
 the first frame that is ahead.
@@ -61,7 +61,7 @@ class MultisetDiff:
 
     def add(self, digest: bytes, key: int, side: int, place: int) -> None:
         """Count a frame of the first (0) or the second (1) side; digest: 12 bytes."""
-        _settle(self._open, digest, Surplus(key, -1 if side else 1, place))
+        _resolve(self._open, digest, Surplus(key, -1 if side else 1, place))
         if len(self._open) > self._limit:
             self._spill()
 
@@ -76,7 +76,7 @@ class MultisetDiff:
             found: dict[bytes, Surplus] = {}
             if file.exists():
                 for digest, key, count, place in _ENTRY.iter_unpack(file.read_bytes()):
-                    _settle(found, digest, Surplus(key, count, place))
+                    _resolve(found, digest, Surplus(key, count, place))
             yield from found.values()
 
     def _file(self, number: int) -> Path:
@@ -96,7 +96,7 @@ class MultisetDiff:
                     file.write(b"".join(part))
 
 
-def _settle(table: dict[bytes, Surplus], digest: bytes, new: Surplus) -> None:
+def _resolve(table: dict[bytes, Surplus], digest: bytes, new: Surplus) -> None:
     known = table.get(digest)
     if known is None:
         table[digest] = new

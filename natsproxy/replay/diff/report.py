@@ -72,7 +72,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DiffSample:
     """The first frames that only one side has; field: that which differs, "presence" for one alone.
 
     changed: the lines in which they differ, as diff shows them.
@@ -93,7 +93,7 @@ class Row:
     observed: Tally = field(default_factory=Tally)
     missing: int = 0
     added: int = 0
-    sample: Sample | None = None
+    sample: DiffSample | None = None
 
     @property
     def same(self) -> bool:
@@ -106,7 +106,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Report:
+class DiffReport:
     """The rows, the groups that differ first.
 
     gaps: the number of gaps in the recording and in the observed capture; they are not compared.

@@ -18,10 +18,10 @@ from typing import Final
 
 from natsproxy.protocol.connect import DEFAULTS, Connect
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.exchanges import Answered, Exchange, RecordedConnection
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.exchanges import Answered, RecordedConnection, RecordedExchange
+from natsproxy.replay.conversation.frame_kind import FrameKind, delivery_request
+from natsproxy.replay.conversation.identifier_map import LearnedPairs
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.polls import Kind, standing_request
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -53,14 +53,14 @@ class Client:
     sids: dict[bytes, bytes] = field(default_factory=dict)
     held: list[Frame] = field(default_factory=list)
     history: list[Frame] = field(default_factory=list)
-    used: list[Exchange] = field(default_factory=list)
-    learned: Lesson = field(default_factory=Lesson)
+    used: list[RecordedExchange] = field(default_factory=list)
+    learned: LearnedPairs = field(default_factory=LearnedPairs)
     committed: bool = False
     passed: bool = False
     unpassed: dict[bytes, bytes] = field(default_factory=dict)
     limits: dict[bytes, int] = field(default_factory=dict)
 
-    def remember(self, exchange: Exchange, new: Lesson) -> None:
+    def remember(self, exchange: RecordedExchange, new: LearnedPairs) -> None:
         """Note the exchange that one of its frames matched, as long as that may have to be undone."""
         if not self.committed:
             self.committed = bool(exchange.effects) or len(self.history) >= HISTORY
@@ -71,7 +71,7 @@ class Client:
         """Return the subscription on which it gets the messages of a subject."""
         return next((sid for sid, pattern in self.subs.items() if matches(pattern, subject)), None)
 
-    def take_answers(self, exchange: Exchange, frame: Frame) -> None:
+    def take_answers(self, exchange: RecordedExchange, frame: Frame) -> None:
         """Let the answers to its request come here, where another connection had sent the recorded one."""
         sid = self.hears(frame.reply)
         if sid is None:
@@ -81,9 +81,9 @@ class Client:
                 effect.to = Answered(self.id, sid, frame.reply)
 
 
-def is_like(exchange: Exchange, frame: Frame) -> bool:
+def is_like(exchange: RecordedExchange, frame: Frame) -> bool:
     """Tell whether a recorded publish or request of another client may be this live one."""
-    return bool(exchange.frame.reply) == bool(frame.reply) and standing_request(exchange.frame) is None
+    return bool(exchange.frame.reply) == bool(frame.reply) and delivery_request(exchange.frame) is None
 
 
 class Binder:
@@ -117,7 +117,7 @@ class Binder:
     def _fits(self, recorded: RecordedConnection, frames: list[Frame]) -> int:
         """Count the frames that a recorded connection has exchanges for; learn nothing."""
         taken: set[int] = set()
-        new = Lesson()
+        new = LearnedPairs()
         for frame in map(self._matcher.seen, frames):
             for exchange in recorded.candidates(
                 frame, self._matcher.identifiers, any_subject=self._matcher.any_subject(frame)
@@ -126,7 +126,9 @@ class Binder:
                     continue
                 trial = new.copy()
                 # The inbox of a subscription is known later, by its request.
-                if exchange.kind is Kind.INBOX or not self._matcher.differs(exchange.frame, frame, trial):
+                if exchange.kind is FrameKind.INBOX or not self._matcher.differs(
+                    exchange.frame, frame, trial
+                ):
                     taken.add(exchange.seq)
                     new = trial
                     break
@@ -134,20 +136,20 @@ class Binder:
 
     def find(
         self, recorded: RecordedConnection | None, frame: Frame, clients: Mapping[int, Client]
-    ) -> tuple[Exchange, Lesson] | None:
+    ) -> tuple[RecordedExchange, LearnedPairs] | None:
         """Return the first exchange that agrees with a live frame; clients: those that are there."""
         if recorded is None:
             return None
         frame, identifiers = self._matcher.seen(frame), self._matcher.identifiers
         any_subject = self._matcher.any_subject(frame)
         for exchange in recorded.candidates(frame, identifiers, any_subject=any_subject):
-            new = Lesson()
+            new = LearnedPairs()
             if self._matcher.differs(exchange.frame, frame, new) is None and self._in_turn(exchange):
                 return exchange, new
         bare = frame._replace(reply=b"")
         for connection in self._siblings(recorded, frame, clients):
             for exchange in connection.candidates(frame, identifiers, any_subject=any_subject):
-                new = Lesson()
+                new = LearnedPairs()
                 same = is_like(exchange, frame) and not self._matcher.differs(
                     exchange.frame._replace(reply=b""), bare, new
                 )
@@ -155,9 +157,9 @@ class Binder:
                     return exchange, new
         return None
 
-    def _in_turn(self, exchange: Exchange) -> bool:
+    def _in_turn(self, exchange: RecordedExchange) -> bool:
         """Tell whether those before it on its subject and connection have happened, where that counts."""
-        if "order" not in self._matcher.options.match_on or exchange.kind is not Kind.CHANGE:
+        if "order" not in self._matcher.options.match_on or exchange.kind is not FrameKind.CHANGE:
             return True
         queue = self._conversation.connections[exchange.conn].exchanges[exchange.key]
         return exchange is next(one for one in queue if one.frame.subject == exchange.frame.subject)
@@ -198,7 +200,7 @@ class Binder:
             return False
         for exchange in client.used:
             self._conversation.give_back(exchange)
-        client.used, client.learned = [], Lesson()
+        client.used, client.learned = [], LearnedPairs()
         client.sids.clear()
         client.inboxes.clear()
         now.client_id, other.client_id, client.recorded = None, client.id, other

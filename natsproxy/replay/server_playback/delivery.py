@@ -16,15 +16,14 @@ from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.exchanges import (
     END,
     Effect,
-    Exchange,
     Place,
     QueueKey,
     RecordedConnection,
+    RecordedExchange,
 )
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.live_values import SHORTEST, live_text
+from natsproxy.replay.conversation.identifier_map import SHORTEST, IdentifierMap, live_text
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
-from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
+from natsproxy.replay.server_playback.actions import Action, DisconnectClient, SendToClient
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.replay.server_playback.standing import StandingRequests
 from natsproxy.wire import encode
@@ -60,14 +59,14 @@ class Delivery:
         return first if standing is None else standing if first is None else min(first, standing)
 
     def tick(self, now: int) -> None:
-        """Send the effects that have become due."""
+        """SendToClient the effects that have become due."""
         while self._due and self._due[0][0] <= now:
             _, _, recorded, key = heapq.heappop(self._due)
             self.release(recorded, key, now)
         self.standing.tick(now)
 
     def send_newly_ready(self, now: int) -> None:
-        """Send effects that were read after their causes had happened."""
+        """SendToClient effects that were read after their causes had happened."""
         if not self._conversation.newly_ready:
             return
         newly_ready, self._conversation.newly_ready = self._conversation.newly_ready, []
@@ -76,14 +75,14 @@ class Delivery:
             self.release(recorded, effect.queue, now)
 
     def caused(self, ready: list[Effect], now: int) -> None:
-        """Send effects whose last cause has happened."""
+        """SendToClient effects whose last cause has happened."""
         for effect in ready:
             self._ready(effect)
         for effect in ready:
             self.release(self._conversation.connections[effect.conn], effect.queue, now)
 
     def arrived(self, recorded: RecordedConnection, place: Place, now: int) -> None:
-        """Send the effects that waited for a subscription, or for a pull request at a consumer."""
+        """SendToClient the effects that waited for a subscription, or for a pull request at a consumer."""
         for key in recorded.parked.pop(place, ()):
             self.release(recorded, key, now)
 
@@ -111,7 +110,7 @@ class Delivery:
         self,
         client: Client,
         recorded: RecordedConnection,
-        exchange: Exchange,
+        exchange: RecordedExchange,
         frame: Frame,
         now: int,
         *,
@@ -122,14 +121,14 @@ class Delivery:
         if consumer is not None:
             self.arrived(recorded, consumer, now)
 
-    def answer_again(self, client: Client, exchange: Exchange, frame: Frame) -> None:
-        """Send the answers to a past request to another one like it."""
+    def answer_again(self, client: Client, exchange: RecordedExchange, frame: Frame) -> None:
+        """SendToClient the answers to a past request to another one like it."""
         sid = client.hears(frame.reply)
         if sid is None:
             return
         for answer in exchange.answers:
             body, block = self._live(answer.body), self._live(answer.headers)
-            self._actions.append(Send(client.id, encode.msg(frame.reply, sid, body, headers=block)))
+            self._actions.append(SendToClient(client.id, encode.msg(frame.reply, sid, body, headers=block)))
             self.heard(client, sid, answer)
 
     def _ready(self, effect: Effect) -> None:
@@ -137,7 +136,7 @@ class Delivery:
         effect.due = effect.caused_at + (effect.offset if timed else 0)
 
     def release(self, recorded: RecordedConnection, key: QueueKey, now: int) -> None:
-        """Send the effects of a queue that may go, in order; set a deadline for a later one."""
+        """SendToClient the effects of a queue that may go, in order; set a deadline for a later one."""
         queue = recorded.queues.get(key)
         while queue:
             effect = queue[0]
@@ -185,18 +184,18 @@ class Delivery:
         frame = effect.frame
         if effect.to is not None and frame is not None:
             self._actions.append(
-                Send(client.id, self._message(effect, frame, effect.to.sid, effect.to.inbox))
+                SendToClient(client.id, self._message(effect, frame, effect.to.sid, effect.to.inbox))
             )
             self.heard(client, effect.to.sid, frame)
         elif frame is None:
-            self._actions.append(EndConnection(client.id))
+            self._actions.append(DisconnectClient(client.id))
         elif frame.op in (Op.MSG, Op.HMSG):
             sid = self._sid(client, recorded, effect, frame, now)
-            self._actions.append(Send(client.id, self._message(effect, frame, sid)))
+            self._actions.append(SendToClient(client.id, self._message(effect, frame, sid)))
             if client.limits:
                 self.heard(client, sid, frame)
         else:
-            self._actions.append(Send(client.id, frame.raw))
+            self._actions.append(SendToClient(client.id, frame.raw))
 
     def _sid(
         self, client: Client, recorded: RecordedConnection, effect: Effect, frame: Frame, now: int

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from natsproxy.replay.server_playback.actions import Action, Forward
+from natsproxy.replay.server_playback.actions import Action, ForwardToServer
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 
 class Forwarding:
-    """Appends `Forward` actions for the frames of clients.
+    """Appends `ForwardToServer` actions for the frames of clients.
 
     clients: all that are there, by number.  actions: those that the driver is given next.
     """
@@ -51,15 +51,15 @@ class Forwarding:
             self._begun = True
             for other in self._clients.values():
                 if other is not client and other.unpassed:
-                    self._forward(other, _taken(other), settle=True)
+                    self._forward(other, _taken(other), barrier=True)
             if client.unpassed:
                 self._forward(client, _taken(client))
         if frame.op != Op.SUB:  # that was passed on by `accompany`
             self._forward(client, frame.raw)
 
-    def _forward(self, client: Client, data: bytes, *, settle: bool = False) -> None:
+    def _forward(self, client: Client, data: bytes, *, barrier: bool = False) -> None:
         client.passed = True
-        self._actions.append(Forward(client.id, data, settle))
+        self._actions.append(ForwardToServer(client.id, data, barrier))
 
 
 def _taken(client: Client) -> bytes:

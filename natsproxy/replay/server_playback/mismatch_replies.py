@@ -22,8 +22,9 @@ from typing import Final
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_api
 from natsproxy.replay.conversation.identifier_map import INBOX
-from natsproxy.replay.server_playback.actions import Mismatch, Send
+from natsproxy.replay.server_playback.actions import SendToClient
 from natsproxy.replay.server_playback.binding import Client
+from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -38,7 +39,7 @@ _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
 
 def mismatch_replies(
     client: Client, clients: Iterable[Client], frame: Frame, mismatch: Mismatch
-) -> Iterator[Send]:
+) -> Iterator[SendToClient]:
     """Yield the replies to a frame of `client`; clients: all that are there.
 
     mismatch: of the frame; the difference from the nearest recorded one is a part of the reason.
@@ -46,13 +47,13 @@ def mismatch_replies(
     reason = REASON
     if mismatch.difference:  # quotes and other letters would end an -ERR, or confuse its readers
         reason += b": " + _UNSAFE.sub("", mismatch.difference)[:_LONGEST].encode()
-    yield Send(client.id, _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked))
+    yield SendToClient(client.id, _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked))
     if frame.op == Op.SUB or not frame.subject.startswith(INBOX):
         return
     for other in clients:
         sid = _inbox_of(other, frame.subject)
         if sid is not None:  # it waits for this answer, and gets no other
-            yield Send(other.id, _status(frame, frame.subject, sid, b"503", reason))
+            yield SendToClient(other.id, _status(frame, frame.subject, sid, b"503", reason))
 
 
 def _inbox_of(client: Client, subject: bytes) -> bytes | None:

@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.errors import CaptureError
 from natsproxy.replay.conversation.exchanges import RecordedConnection
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.live_values import recorded_text
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, recorded_text
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode

@@ -20,22 +20,21 @@ from typing import Final, Literal
 
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import parse_connect
-from natsproxy.replay.conversation.exchanges import END, Exchange, RecordedConnection, is_optional, standalone
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.exchanges import END, RecordedConnection, RecordedExchange, standalone
+from natsproxy.replay.conversation.frame_kind import FrameKind, is_optional
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.polls import Kind
 from natsproxy.replay.conversation.recorded_conversation import WINDOW, RecordedConversation
 from natsproxy.replay.conversation.steps import Event
-from natsproxy.replay.server_playback.actions import Action, EndConnection, Forward, Mismatch, Send
+from natsproxy.replay.server_playback.actions import Action, DisconnectClient, ForwardToServer, SendToClient
 from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
 from natsproxy.replay.server_playback.delivery import Delivery
 from natsproxy.replay.server_playback.forwarding import Forwarding
+from natsproxy.replay.server_playback.mismatch import Mismatch, preview, suggest
 from natsproxy.replay.server_playback.mismatch_replies import mismatch_replies
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
 from natsproxy.replay.server_playback.repeats import Repeats
-from natsproxy.replay.server_playback.suggestions import preview, suggest
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -104,7 +103,7 @@ class ServerPlayback:
         shown = info.rewrite_info(
             args, remove=_NOT_OURS, set={"host": address[0], "port": address[1], "client_id": client_id}
         )
-        return [Send(client_id, encode.info(shown))]
+        return [SendToClient(client_id, encode.info(shown))]
 
     def received(self, client_id: int, frames: list[Frame], now: int) -> list[Action]:
         """Handle the frames of one read from a client."""
@@ -121,17 +120,17 @@ class ServerPlayback:
                 try:
                     client.connect = parse_connect(frame.args, client.connect)
                 except ValueError:  # nats-server closes without an -ERR too
-                    self._actions.append(EndConnection(client_id))
+                    self._actions.append(DisconnectClient(client_id))
                     return self._take()
                 client.connect_frame = standalone(frame)
                 # The server's default is verbose, but before its CONNECT no client expects a +OK.
                 client.verbose = client.connect.verbose
                 if client.verbose:
-                    self._actions.append(Send(client.id, encode.OK))
+                    self._actions.append(SendToClient(client.id, encode.OK))
             elif frame.op in (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB):
                 self._now = now
                 if client.verbose:
-                    self._actions.append(Send(client.id, encode.OK))
+                    self._actions.append(SendToClient(client.id, encode.OK))
                 if client.recorded is None:
                     client.held.append(frame)
                 else:
@@ -160,12 +159,12 @@ class ServerPlayback:
         if client is not None:
             if self.new_episodes is not None and frame.op != Op.PONG:
                 self.new_episodes.answered(client, frame, now)
-            self._actions.append(Send(client_id, frame.raw))
+            self._actions.append(SendToClient(client_id, frame.raw))
             self._delivery.heard(client, frame.sid, frame)
         return self._take()
 
     def tick(self, now: int) -> list[Action]:
-        """Send effects that have become due."""
+        """SendToClient effects that have become due."""
         self._now = now
         self._delivery.tick(now)
         return self._take()
@@ -196,7 +195,7 @@ class ServerPlayback:
             return f"{preview(first.frame)} from {who}{more}"
         return "the last server frames to be due" if not self.done else "nothing"
 
-    def unused(self) -> list[Exchange]:
+    def unused(self) -> list[RecordedExchange]:
         """Return the recorded client frames that no live one matched, in order.
 
         Polls are not among them where the client has sent one of their kind.
@@ -207,14 +206,14 @@ class ServerPlayback:
             for r in self.conversation.connections.values()
             for key, queue in r.exchanges.items()
             for x in queue
-            if x.kind is not Kind.INBOX and not (self._repeats.may_repeat(x.kind) and asked(r.conn, key))
+            if x.kind is not FrameKind.INBOX and not (self._repeats.may_repeat(x.kind) and asked(r.conn, key))
         ]
         return sorted(left, key=lambda x: x.seq)
 
     def _take(self) -> list[Action]:
         self.conversation.fill()
         self._delivery.send_newly_ready(self._now)
-        self._delivery.standing.settle()
+        self._delivery.standing.end_no_wait()
         actions, self._actions[:] = self._actions[:], ()
         return actions
 
@@ -236,13 +235,13 @@ class ServerPlayback:
             client.limits.pop(frame.sid, None)
             self._accompany(client, frame)
         recorded = client.recorded
-        if kind is Kind.INBOX and recorded is not None:
+        if kind is FrameKind.INBOX and recorded is not None:
             client.inboxes[frame.sid] = standalone(frame), now
             self._remember(client, frame)
             self._know_inboxes(now)
             return
         found = self._repeats.find(recorded, frame, kind)
-        poll = recorded if kind is not Kind.CHANGE else None
+        poll = recorded if kind is not FrameKind.CHANGE else None
         if poll and self._repeats.answers(client, poll, found and found[0], frame, kind, now):
             return
         if found is None and self._binder.move(client, frame):
@@ -262,7 +261,7 @@ class ServerPlayback:
         if frame.reply and exchange.conn != recorded.conn:
             client.take_answers(exchange, frame)
         self._matched(client, recorded, exchange, frame, now)
-        if kind is Kind.CHANGE and self._delivery.standing.pulls:
+        if kind is FrameKind.CHANGE and self._delivery.standing.pulls:
             self._repeats.fulfil(recorded, now)
 
     def _optional(self, client: Client, frame: Frame, now: int) -> None:
@@ -290,10 +289,10 @@ class ServerPlayback:
                 exchange = None if recorded is None else recorded.inbox(known)
                 if recorded is not None and exchange is not None:
                     del client.inboxes[sid]
-                    client.remember(exchange, Lesson())
+                    client.remember(exchange, LearnedPairs())
                     self._matched(client, recorded, exchange, frame, now)
 
-    def _settle_inboxes(self, client: Client, now: int) -> None:
+    def _resolve_inboxes(self, client: Client, now: int) -> None:
         """Take a recorded subscription for each inbox that is not known, or add the live one.
 
         New episodes name inboxes as the recording does, and need their sids.
@@ -310,7 +309,7 @@ class ServerPlayback:
             self._matched(client, client.recorded, exchange, frame, then)
 
     def _matched(
-        self, client: Client, recorded: RecordedConnection, exchange: Exchange, frame: Frame, now: int
+        self, client: Client, recorded: RecordedConnection, exchange: RecordedExchange, frame: Frame, now: int
     ) -> None:
         ready = self.conversation.use(exchange, frame, now)
         if frame.op == Op.SUB:
@@ -328,7 +327,7 @@ class ServerPlayback:
             self._forwarding.unrecorded(client, frame)
         if self.new_episodes is not None:
             client.committed = True
-            self._settle_inboxes(client, now)
+            self._resolve_inboxes(client, now)
             self.new_episodes.sent(client, frame, now)
         if self._unrecorded != "error":
             return
@@ -346,5 +345,7 @@ class ServerPlayback:
 
     def _pong(self, client: Client) -> None:
         # A PONG says that the frames before were handled, by the real server too where it has some of them.
-        answer = Forward(client.id, encode.PING) if client.passed else Send(client.id, encode.PONG)
+        answer = (
+            ForwardToServer(client.id, encode.PING) if client.passed else SendToClient(client.id, encode.PONG)
+        )
         self._actions.append(answer)

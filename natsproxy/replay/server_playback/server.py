@@ -19,13 +19,14 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.readers import Readers
-from natsproxy.replay.conversation.exchanges import Exchange
+from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
 from natsproxy.replay.conversation.recorded_conversation import WINDOW
 from natsproxy.replay.conversation.steps import events, stored_options
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.handshake import UNLIMITED
-from natsproxy.replay.server_playback.actions import Action, Forward, Mismatch, join_sends
+from natsproxy.replay.server_playback.actions import Action, ForwardToServer, join_sends
+from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.replay.server_playback.playback import ServerPlayback, Unrecorded
 from natsproxy.replay.server_playback.upstream import Upstream
@@ -103,7 +104,7 @@ class CassetteServer:
         """The client frames that were never recorded (the first thousand)."""
         return self.machine.mismatches
 
-    def unused(self) -> list[Exchange]:
+    def unused(self) -> list[RecordedExchange]:
         """Return the recorded client frames that no client sent."""
         return self.machine.unused()
 
@@ -254,7 +255,7 @@ class CassetteServer:
             leg = self._legs.get(client_id)
             if leg is None:
                 continue
-            if isinstance(data, Forward):
+            if isinstance(data, ForwardToServer):
                 self._forward(data)
             elif data is None:
                 self._end_connection(client_id)
@@ -288,19 +289,19 @@ class CassetteServer:
         self._legs[client_id].finish()  # half-closed first: the frames sent before still arrive
         self._scopes[client_id].cancel()
 
-    def _forward(self, action: Forward) -> None:
+    def _forward(self, action: ForwardToServer) -> None:
         assert self.upstream is not None
         assert self._nursery is not None
         client_id = action.client_id
         upstream = self._upstreams.get(client_id)
         if upstream is None:
-            settling = [one for one in self._upstreams.values() if not one.settled.is_set()]
-            behind = () if action.settle else settling
+            barriers = [one for one in self._upstreams.values() if not one.passed.is_set()]
+            behind = () if action.barrier else barriers
             upstream = Upstream(self.upstream, partial(self._answered, client_id), behind=behind)
             self._upstreams[client_id] = upstream
             self._nursery.start_soon(self._carry, client_id, upstream)
-        if action.settle:
-            upstream.settle(action.data)
+        if action.barrier:
+            upstream.send_barrier(action.data)
         else:
             upstream.send(action.data)
 

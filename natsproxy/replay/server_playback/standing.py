@@ -20,9 +20,9 @@ from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.exchanges import Exchange, RecordedConnection, standalone
-from natsproxy.replay.conversation.polls import Consumer, StandingRequest, standing_request, starts_again
-from natsproxy.replay.server_playback.actions import Action, Send
+from natsproxy.replay.conversation.exchanges import RecordedConnection, RecordedExchange, standalone
+from natsproxy.replay.conversation.frame_kind import Consumer, DeliveryRequest, delivery_request, starts_again
+from natsproxy.replay.server_playback.actions import Action, SendToClient
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -45,7 +45,7 @@ class Standing:
 
     client: Client
     recorded: RecordedConnection
-    request: StandingRequest
+    request: DeliveryRequest
     consumer: Consumer
     frame: Frame
     inbox: bytes
@@ -93,7 +93,7 @@ class StandingRequests:
         self,
         client: Client,
         recorded: RecordedConnection,
-        exchange: Exchange,
+        exchange: RecordedExchange,
         frame: Frame,
         now: int,
         *,
@@ -103,7 +103,7 @@ class StandingRequests:
 
         exchange: the recorded one, or with `repeats` a past one of the same kind.
         """
-        request, known = standing_request(frame), standing_request(exchange.frame)
+        request, known = delivery_request(frame), delivery_request(exchange.frame)
         if request is None or known is None:
             return None
         standing = Standing(
@@ -193,7 +193,7 @@ class StandingRequests:
 
     # -- statuses
 
-    def settle(self) -> None:
+    def end_no_wait(self) -> None:
         """End the requests that do not wait, once the messages that are there were sent."""
         if not self._hasty:
             return
@@ -211,7 +211,7 @@ class StandingRequests:
         return self._due[0][0] if self._due else None
 
     def tick(self, now: int) -> None:
-        """Send the statuses that are due."""
+        """SendToClient the statuses that are due."""
         while self._due and self._due[0][0] <= now:
             _, _, one = heapq.heappop(self._due)
             if not one.open:
@@ -244,7 +244,7 @@ class StandingRequests:
         if sid is not None:
             code, description = status
             block = headers.build(pairs, code=code, description=description)
-            self._actions.append(Send(one.client.id, encode.msg(one.inbox, sid, headers=block)))
+            self._actions.append(SendToClient(one.client.id, encode.msg(one.inbox, sid, headers=block)))
 
     def _plan(self, one: Standing) -> None:
         if one.next is not None:

@@ -28,7 +28,7 @@ class Upstream:
 
     behind: those whose first frames the server must have handled before it gets any of this one.
     backlog: bytes that the server has not taken yet; a sender waits in `room` when they become many.
-    settled: set while others need not wait for this one.
+    passed: set while others need not wait for this one.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Upstream:
     ) -> None:
         self.address = address
         self.backlog = 0
-        self.settled = trio.Event()
-        self.settled.set()
+        self.passed = trio.Event()
+        self.passed.set()
         self._behind = behind
         self._deliver = deliver
         self._parts: list[bytes] = []
@@ -46,14 +46,14 @@ class Upstream:
         self._scope = trio.CancelScope()
 
     def send(self, data: bytes) -> None:
-        """Send whole client frames."""
+        """SendToClient whole client frames."""
         self._parts.append(data)
         self.backlog += len(data)
         self._more.set()
 
-    def settle(self, data: bytes) -> None:
-        """Send the first frames; others wait until the server has handled them."""
-        self.settled = trio.Event()
+    def send_barrier(self, data: bytes) -> None:
+        """SendToClient the first frames; others wait until the server has handled them."""
+        self.passed = trio.Event()
         self.send(data + encode.PING)
 
     async def room(self) -> None:
@@ -75,7 +75,7 @@ class Upstream:
         finally:
             self.backlog = 0
             self._sent.set()
-            self.settled.set()
+            self.passed.set()
 
     async def _carry(self) -> None:
         try:
@@ -92,7 +92,7 @@ class Upstream:
 
     async def _write(self, leg: Leg) -> None:
         for other in self._behind:
-            await other.settled.wait()
+            await other.passed.wait()
         with suppress(LegLost):  # the reading side sees the end too
             while True:
                 # Frames that came during a flush go out together in the next one.
@@ -117,8 +117,8 @@ class Upstream:
                         return
                     if frame.op == Op.PING:
                         self.send(encode.PONG)
-                    elif frame.op == Op.PONG and not self.settled.is_set():
-                        self.settled.set()
+                    elif frame.op == Op.PONG and not self.passed.is_set():
+                        self.passed.set()
                     elif frame.op in (Op.MSG, Op.HMSG, Op.ERR, Op.PONG):
                         self._deliver(frame)
                 data = await receive(leg)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.client_playback.dependencies import Count, Dependencies, Planned, counts
+from natsproxy.replay.client_playback.dependencies import Dependencies, MessageCount, Planned, counts
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C
@@ -33,7 +33,12 @@ def test_a_frame_waits_for_the_answers_received_before_it() -> None:
         (1, "<", b"MSG a 1 0\r\n\r\nMSG a 1 0\r\n\r\n"),
         (1, ">", b"PUB b 0\r\n\r\nPUB c 0\r\n\r\n"),
     )
-    assert (sub.counts, first.counts, second.counts, third.counts) == ((), (), (Count(b"1", 2, (b"a",)),), ())
+    assert (sub.counts, first.counts, second.counts, third.counts) == (
+        (),
+        (),
+        (MessageCount(b"1", 2, (b"a",)),),
+        (),
+    )
 
 
 def test_an_answer_follows_its_request() -> None:
@@ -80,5 +85,5 @@ def test_an_end_waits_for_the_last_messages() -> None:
     for step in events([(1, ">", b"SUB a 1\r\n"), (1, "<", b"MSG a 1 0\r\n\r\n")]):
         assert isinstance(step, Step)
         (dependencies.sent if step.direction == C2S else dependencies.received)(step)
-    assert dependencies.ended(named(1), 9, 5).counts == (Count(b"1", 1, (b"a",)),)
+    assert dependencies.ended(named(1), 9, 5).counts == (MessageCount(b"1", 1, (b"a",)),)
     assert dependencies.ended(named(1), 9, 5).counts == ()

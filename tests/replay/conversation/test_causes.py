@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.replay.conversation.causes import Cause, Causes, Timing
-from natsproxy.replay.conversation.polls import kind_of
+from natsproxy.replay.conversation.frame_kind import kind_of
 from natsproxy.replay.conversation.steps import Step
 from natsproxy.wire.ops import C2S, Op
 from tests.replay.scripted import Line, events

@@ -7,9 +7,9 @@ import gc
 import pytest
 
 from natsproxy.errors import CaptureError
-from natsproxy.replay.conversation.exchanges import Exchange, is_optional, key_of
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
+from natsproxy.replay.conversation.frame_kind import is_optional
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
@@ -56,7 +56,7 @@ def test_an_invalid_connect_is_reported() -> None:
 
 def test_used_exchanges_leave_also_behind_one_that_never_comes() -> None:
     def in_memory() -> int:
-        return sum(isinstance(one, Exchange) for one in gc.get_objects())
+        return sum(isinstance(one, RecordedExchange) for one in gc.get_objects())
 
     before = in_memory()
     conversation = RecordedConversation(events([*hello(1, "a"), (1, ">", b"PUB a 0\r\n\r\n" * 3000)]))
@@ -99,7 +99,7 @@ def _order(n: int, of: int) -> bytes:
 def test_a_frame_that_is_equal_but_for_known_identifiers_is_looked_at_first() -> None:
     made = RecordedConversation(events([*hello(1, "a"), (1, ">", b"".join(_order(1, n) for n in range(9)))]))
     made.fill()
-    identifiers, new = IdentifierMap(), Lesson()
+    identifiers, new = IdentifierMap(), LearnedPairs()
     assert identifiers.unify(_uuid(7), _uuid(1000), new, "/id")
     identifiers.learn(new)
     (live,) = frames(_order(1, 1000), C2S)

@@ -9,8 +9,7 @@ import string
 
 import pytest
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs, masked
 
 R1, R2, L1, L2 = (f"{letter * 20}{n}x".encode() for letter, n in (("A", 1), ("B", 2), ("C", 3), ("D", 4)))
 UUID1, UUID2, UUID3 = (b"%c23e4567-e89b-12d3-a456-42661417400%c" % (n, n) for n in b"123")
@@ -30,7 +29,7 @@ def known(recorded: bytes = b"", live: bytes = b"") -> IdentifierMap:
 
 def unify(identifiers: IdentifierMap, recorded: bytes, live: bytes) -> bool:
     """Compare two texts, and learn from them if they agree."""
-    new = Lesson()
+    new = LearnedPairs()
     agree = identifiers.unify(recorded, live, new, "here")
     if agree:
         identifiers.learn(new)
@@ -39,7 +38,7 @@ def unify(identifiers: IdentifierMap, recorded: bytes, live: bytes) -> bool:
 
 def subjects(identifiers: IdentifierMap, recorded: bytes, live: bytes, *, reply: bool = False) -> int:
     """Do the same with subjects."""
-    new = Lesson()
+    new = LearnedPairs()
     token = identifiers.unify_subject(recorded, live, new, reply=reply)
     if not token:
         identifiers.learn(new)
@@ -124,8 +123,8 @@ def test_identifiers_are_one_to_one() -> None:
     identifiers = known(UUID1, UUID2)
     assert not unify(identifiers, UUID1, UUID3)
     assert not unify(identifiers, UUID3, UUID2)
-    assert not identifiers.unify(b"%b %b" % (R1, R2), b"%b %b" % (L1, L1), Lesson(), "here")
-    assert not identifiers.unify(b"%b %b" % (R1, R1), b"%b %b" % (L1, L2), Lesson(), "here")
+    assert not identifiers.unify(b"%b %b" % (R1, R2), b"%b %b" % (L1, L1), LearnedPairs(), "here")
+    assert not identifiers.unify(b"%b %b" % (R1, R1), b"%b %b" % (L1, L2), LearnedPairs(), "here")
 
 
 def test_an_identifier_that_did_not_change_stands_for_itself() -> None:
@@ -142,7 +141,7 @@ def test_a_conflict_is_explained() -> None:
 
 
 def test_a_lesson_counts_when_it_is_learned() -> None:
-    identifiers, new = IdentifierMap(), Lesson()
+    identifiers, new = IdentifierMap(), LearnedPairs()
     assert identifiers.unify(UUID1, UUID2, new, "/id")
     assert identifiers.to_live(UUID1) == UUID1
     assert new.places == [("/id", UUID1, UUID2)]
@@ -154,8 +153,8 @@ def test_a_lesson_counts_when_it_is_learned() -> None:
 
 def test_what_may_not_be_learned_has_to_be_equal_or_known() -> None:
     identifiers = known(UUID1, UUID2)
-    assert identifiers.unify(UUID1, UUID2, Lesson(), "here", learn=False)
-    assert not identifiers.unify(R1, L1, Lesson(), "here", learn=False)
+    assert identifiers.unify(UUID1, UUID2, LearnedPairs(), "here", learn=False)
+    assert not identifiers.unify(R1, L1, LearnedPairs(), "here", learn=False)
 
 
 def test_masked_subjects_are_equal_where_they_can_agree() -> None:

@@ -6,9 +6,7 @@ import base64
 
 import pytest
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.lesson import Lesson
-from natsproxy.replay.conversation.live_values import live_text, recorded_text
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs, live_text, recorded_text
 
 RECORDED, LIVE = (b"%c23e4567-e89b-12d3-a456-426614174000" % n for n in b"19")
 STORED = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response","message":{"data":"%b","hdrs":"%b"}}'
@@ -20,7 +18,7 @@ def stored(inside: bytes) -> bytes:
 
 
 def knowing() -> IdentifierMap:
-    identifiers, new = IdentifierMap(), Lesson()
+    identifiers, new = IdentifierMap(), LearnedPairs()
     assert identifiers.unify(RECORDED, LIVE, new, "here")
     identifiers.learn(new)
     return identifiers
@@ -53,4 +51,4 @@ def test_what_is_too_large_or_no_base64_stays(text: bytes) -> None:
 def test_a_client_knows_the_identifiers_that_it_was_sent() -> None:
     identifiers = IdentifierMap()
     live_text(identifiers, stored(RECORDED))
-    assert not identifiers.unify(RECORDED, LIVE, Lesson(), "here")
+    assert not identifiers.unify(RECORDED, LIVE, LearnedPairs(), "here")

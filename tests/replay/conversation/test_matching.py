@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from natsproxy.protocol.places import pointer_text
 from natsproxy.replay.conversation import matching
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.wire import encode
@@ -65,14 +64,14 @@ CASES = [
 
 @pytest.mark.parametrize(("recorded", "live", "field"), CASES)
 def test_the_field_that_differs_is_named(recorded: str, live: str, field: str) -> None:
-    found = Matcher(IdentifierMap()).differs(one(recorded), one(live), Lesson())
+    found = Matcher(IdentifierMap()).differs(one(recorded), one(live), LearnedPairs())
     assert (found.field if found else "") == field
 
 
 def test_frames_that_differ_in_known_values_alone_are_not_read_as_json(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    identifiers, new = IdentifierMap(), Lesson()
+    identifiers, new = IdentifierMap(), LearnedPairs()
     matcher = Matcher(identifiers)
     recorded, live = (one(pub("orders", json.dumps({"id": name, "n": 1}))) for name in (N1, N2))
     assert matcher.differs(recorded, live, new) is None
@@ -81,20 +80,20 @@ def test_frames_that_differ_in_known_values_alone_are_not_read_as_json(
     answer, live_answer = (
         one(pub("done", json.dumps({"of": name, "own": "c" * 21 + "3"}))) for name in (N1, N2)
     )
-    new = Lesson()
+    new = LearnedPairs()
     assert matcher.differs(answer, live_answer, new) is None
     assert new.live == {b"c" * 21 + b"3": b"c" * 21 + b"3"}
 
 
 def test_a_value_of_one_frame_is_no_other_one_beside_known_values() -> None:
-    identifiers, other, new = IdentifierMap(), "C" * 21 + "3", Lesson()
+    identifiers, other, new = IdentifierMap(), "C" * 21 + "3", LearnedPairs()
     matcher = Matcher(identifiers)
     matcher.differs(one(pub("orders", f"{N1}")), one(pub("orders", f"{N2}")), new)
     identifiers.learn(new)
     # The subject teaches that the live `other` stands for a new identifier; the body has it as itself.
     recorded = one(pub("done." + "D" * 21 + "4", json.dumps([N1, other])))
     live = one(pub(f"done.{other}", json.dumps([N2, other])))
-    found = matcher.differs(recorded, live, Lesson())
+    found = matcher.differs(recorded, live, LearnedPairs())
     assert found is not None
     assert found.place == "/1"
 
@@ -102,7 +101,7 @@ def test_a_value_of_one_frame_is_no_other_one_beside_known_values() -> None:
 @pytest.mark.parametrize(("subject", "agrees"), [("$JS.API.CONSUMER.INFO.S.%s", True), ("orders.%s", False)])
 def test_names_that_libraries_make_up_are_learned_always(subject: str, agrees: bool) -> None:
     recorded, live = (one(pub(subject % name, "", f"_INBOX.{name}")) for name in (N1, N2))
-    found = Matcher(IdentifierMap(), MatchOptions(learn=False)).differs(recorded, live, Lesson())
+    found = Matcher(IdentifierMap(), MatchOptions(learn=False)).differs(recorded, live, LearnedPairs())
     assert (found is None) is agrees
 
 
@@ -114,9 +113,9 @@ def test_a_users_matcher_comes_first() -> None:
 
     options = MatchOptions(**read({"bodies": {"app.>": same_length}, "ignore_bodies": "app.>"}))
     matcher = Matcher(IdentifierMap(), options)
-    assert matcher.differs(one(pub("app.x", "ab")), one(pub("app.x", "cd")), Lesson()) is None
+    assert matcher.differs(one(pub("app.x", "ab")), one(pub("app.x", "cd")), LearnedPairs()) is None
     for body in ("ab", "abc"):
-        found = matcher.differs(one(pub("app.x", "ab")), one(pub("app.x", body)), Lesson())
+        found = matcher.differs(one(pub("app.x", "ab")), one(pub("app.x", body)), LearnedPairs())
         assert found
         assert found.field == "body"
 
@@ -173,7 +172,9 @@ WORDS: list[tuple[dict[str, Any], str, str, str]] = [
 
 @pytest.mark.parametrize(("given", "recorded", "live", "field"), WORDS)
 def test_options_say_what_counts(given: dict[str, Any], recorded: str, live: str, field: str) -> None:
-    found = Matcher(IdentifierMap(), MatchOptions(**read(given))).differs(one(recorded), one(live), Lesson())
+    found = Matcher(IdentifierMap(), MatchOptions(**read(given))).differs(
+        one(recorded), one(live), LearnedPairs()
+    )
     assert ("" if found is None else found.field) == field
 
 
@@ -194,12 +195,12 @@ def test_any_two_frames_can_be_compared(subject: bytes, ours: bytes, theirs: byt
     (live,) = frames(encode.pub(subject, theirs, headers=block), C2S)
     matcher = Matcher(IdentifierMap())
     for one in (recorded, live):
-        assert matcher.differs(one, one, Lesson()) is None
-    found = matcher.differs(recorded, live, Lesson())
+        assert matcher.differs(one, one, LearnedPairs()) is None
+    found = matcher.differs(recorded, live, LearnedPairs())
     if found is not None:
         assert str(found.text).encode("utf-8", "backslashreplace")
     elif not headers:
-        assert matcher.differs(live, recorded, Lesson()) is None
+        assert matcher.differs(live, recorded, LearnedPairs()) is None
 
 
 @given(st.dictionaries(st.text(max_size=8), st.integers(-1000, 1000), min_size=1), st.data())
@@ -211,7 +212,7 @@ def test_a_small_number_that_changed_is_named_by_its_pointer(
     ours, theirs = (
         one(encode.pub(b"app", json.dumps(value).encode()).decode()) for value in (members, changed)
     )
-    found = Matcher(IdentifierMap()).differs(ours, theirs, Lesson())
+    found = Matcher(IdentifierMap()).differs(ours, theirs, LearnedPairs())
     assert found is not None
     assert (found.place, found.text.recorded, found.text.live) == (
         pointer_text((name,)),

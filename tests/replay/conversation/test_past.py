@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.replay.conversation import past
-from natsproxy.replay.conversation.exchanges import Exchange
+from natsproxy.replay.conversation.exchanges import RecordedExchange
+from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.past import PastPolls, Used
-from natsproxy.replay.conversation.polls import Kind
 from natsproxy.wire.ops import C2S, S2C
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import named
 
 
-def ask(subject: str, seq: int = 0) -> Exchange:
+def ask(subject: str, seq: int = 0) -> RecordedExchange:
     """A request for information whose answer has 100,000 bytes."""
     (frame,) = frames(b"PUB $JS.API.DIRECT.GET.%b i 0\r\n\r\n" % subject.encode(), C2S)
     (answer,) = frames(b"MSG i 1 100000\r\n%b\r\n" % bytes(100_000), S2C)
-    return Exchange(seq, named(1), 0, frame, Kind.READ, answers=[answer])
+    return RecordedExchange(seq, named(1), 0, frame, FrameKind.READ, answers=[answer])
 
 
 def test_the_last_exchanges_stay_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

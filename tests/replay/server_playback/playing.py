@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 
-from natsproxy.replay.server_playback.actions import Send
+from natsproxy.replay.server_playback.actions import SendToClient
 from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C
@@ -36,7 +36,7 @@ class Play:
         self.send(live, b'CONNECT {"verbose":false,"headers":true,"name":"%b"}\r\n' % name.encode())
 
     def send(self, live: int, data: bytes) -> bytes:
-        """Send frames; return what came back at once."""
+        """SendToClient frames; return what came back at once."""
         before = len(self.got[live])
         self._do(self.machine.received(live, list(frames(data, C2S)), self.now))
         return self.got[live][before:]
@@ -54,7 +54,7 @@ class Play:
 
     def _do(self, actions: Sequence[object]) -> None:
         for action in actions:
-            if isinstance(action, Send):
+            if isinstance(action, SendToClient):
                 self.got[action.client_id] = self.got.get(action.client_id, b"") + action.data
             else:
                 self.other.append(action)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.conversation.exchanges import END, Exchange
+from natsproxy.replay.conversation.exchanges import END, RecordedExchange
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
-from natsproxy.replay.server_playback.actions import Action, EndConnection, Send
+from natsproxy.replay.server_playback.actions import Action, DisconnectClient, SendToClient
 from natsproxy.replay.server_playback.binding import Client
 from natsproxy.replay.server_playback.delivery import Delivery
 from tests.replay.scripted import MS, Line, events, hello, named
@@ -35,7 +35,7 @@ class Table:
             (x for queue in self.recorded.exchanges.values() for x in queue), key=lambda x: x.seq
         )
 
-    def use(self, exchange: Exchange, now: int) -> None:
+    def use(self, exchange: RecordedExchange, now: int) -> None:
         self.delivery.caused(self.conversation.use(exchange, exchange.frame, now), now)
 
 
@@ -46,7 +46,7 @@ def test_effects_wait_for_their_subscription_and_keep_their_order() -> None:
     table.conversation.use(table.sub, table.sub.frame, 0)
     table.recorded.sids[b"1"] = b"9"
     table.delivery.arrived(table.recorded, b"1", 0)
-    assert table.actions == [Send(5, b"MSG a 9 1\r\n1\r\n"), Send(5, b"MSG a 9 1\r\n2\r\n")]
+    assert table.actions == [SendToClient(5, b"MSG a 9 1\r\n1\r\n"), SendToClient(5, b"MSG a 9 1\r\n2\r\n")]
 
 
 def test_recorded_timing_and_the_end_keep_their_distance() -> None:
@@ -59,5 +59,5 @@ def test_recorded_timing_and_the_end_keep_their_distance() -> None:
     assert len(table.actions) == 2
     table.delivery.release(table.recorded, END, 2 * MS)
     table.delivery.tick(3 * MS)
-    assert table.actions[2:] == [EndConnection(5)]
+    assert table.actions[2:] == [DisconnectClient(5)]
     assert table.delivery.deadline is None

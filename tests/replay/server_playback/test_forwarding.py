@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproxy.replay.server_playback.actions import Forward
+from natsproxy.replay.server_playback.actions import ForwardToServer
 from tests.replay.scripted import Line, hello
 from tests.replay.server_playback.playing import Play
 
@@ -33,9 +33,9 @@ def test_the_first_unrecorded_frame_waits_for_the_subscriptions_of_the_others() 
     play.send(1, b"SUB x 1\r\nUNSUB 1 9\r\nUNSUB 1 7\r\nSUB y 2\r\nUNSUB 2\r\n")
     play.send(2, b"SUB z 1\r\nPUB new 0\r\n\r\n")
     assert play.other == [
-        Forward(1, b"SUB x 1\r\nUNSUB 1 7\r\n", settle=True),
-        Forward(2, b"SUB z 1\r\n"),
-        Forward(2, b"PUB new 0\r\n\r\n"),
+        ForwardToServer(1, b"SUB x 1\r\nUNSUB 1 7\r\n", barrier=True),
+        ForwardToServer(2, b"SUB z 1\r\n"),
+        ForwardToServer(2, b"PUB new 0\r\n\r\n"),
     ]
 
 
@@ -44,7 +44,10 @@ def test_an_unrecorded_subscription_is_new_too() -> None:
     play = both()
     play.send(1, b"SUB x 1\r\n")
     play.send(2, b"SUB new 1\r\n")
-    assert play.other == [Forward(1, b"SUB x 1\r\n", settle=True), Forward(2, b"SUB new 1\r\n")]
+    assert play.other == [
+        ForwardToServer(1, b"SUB x 1\r\n", barrier=True),
+        ForwardToServer(2, b"SUB new 1\r\n"),
+    ]
 
 
 def test_from_then_on_subscriptions_pass_as_they_come() -> None:
@@ -52,8 +55,8 @@ def test_from_then_on_subscriptions_pass_as_they_come() -> None:
     play.send(2, b"PUB new 0\r\n\r\n")
     play.send(1, b"SUB x 1\r\nUNSUB 1 5\r\nPUB p 0\r\n\r\nPUB $JS.FC.S.c 0\r\n\r\nUNSUB 1\r\n")
     assert play.other[1:] == [
-        Forward(1, b"SUB x 1\r\n"),
-        Forward(1, b"UNSUB 1 5\r\n"),
-        Forward(1, b"PUB $JS.FC.S.c 0\r\n\r\n"),
-        Forward(1, b"UNSUB 1\r\n"),
+        ForwardToServer(1, b"SUB x 1\r\n"),
+        ForwardToServer(1, b"UNSUB 1 5\r\n"),
+        ForwardToServer(1, b"PUB $JS.FC.S.c 0\r\n\r\n"),
+        ForwardToServer(1, b"UNSUB 1\r\n"),
     ]

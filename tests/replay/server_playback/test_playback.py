@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.replay.conversation.match_options import MatchOptions
-from natsproxy.replay.server_playback.actions import EndConnection, Forward, Send
+from natsproxy.replay.server_playback.actions import DisconnectClient, ForwardToServer, SendToClient
 from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C
@@ -27,7 +27,7 @@ REQUEST: list[Line] = [
 
 def test_info_is_the_recorded_one_with_our_address() -> None:
     (received,) = ServerPlayback(events(REQUEST)).opened(7, ("127.0.0.1", 1234))
-    assert isinstance(received, Send)
+    assert isinstance(received, SendToClient)
     assert b'"server_id":"S"' in received.data
     assert b'"port":1234' in received.data
 
@@ -183,8 +183,8 @@ def test_passed_input_is_forwarded_with_all_subscriptions() -> None:
     play.open(1, "a")
     play.send(1, b"SUB _INBOX.%b.* 9\r\nPUB other 0\r\n\r\n" % B.encode())
     assert play.other == [
-        Forward(1, b"SUB _INBOX.%b.* 9\r\n" % B.encode()),
-        Forward(1, b"PUB other 0\r\n\r\n"),
+        ForwardToServer(1, b"SUB _INBOX.%b.* 9\r\n" % B.encode()),
+        ForwardToServer(1, b"PUB other 0\r\n\r\n"),
     ]
 
 
@@ -196,7 +196,7 @@ def test_the_real_server_answers_a_ping_behind_frames_that_it_has() -> None:
     assert play.send(1, b"SUB _INBOX.%b.* 9\r\nPING\r\n" % B.encode()) == b"PONG\r\n"
     assert play.send(1, b"PUB other 0\r\n\r\nPING\r\n") == b""
     assert play.send(1, b"PING\r\n") == b""
-    assert play.other[2:] == [Forward(1, b"PING\r\n")] * 2
+    assert play.other[2:] == [ForwardToServer(1, b"PING\r\n")] * 2
     assert play.answer(1, b"PONG\r\n") == b"PONG\r\n"
 
 
@@ -225,14 +225,14 @@ def test_the_server_ends_the_connection_where_it_did() -> None:
     play.open(1, "a")
     play.send(1, b"PUB x 0\r\n\r\n")
     play.wait(MS)
-    assert play.other == [EndConnection(1)]
+    assert play.other == [DisconnectClient(1)]
 
 
 def test_a_connect_that_is_no_json_is_hung_up_on() -> None:
     play = Play(REQUEST)
     play.open(1, "a")
     assert play.send(1, b"CONNECT nonsense\r\n") == b""
-    assert play.other == [EndConnection(1)]
+    assert play.other == [DisconnectClient(1)]
 
 
 def test_a_verbose_client_gets_its_oks() -> None:

@@ -13,8 +13,7 @@ from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
-from natsproxy.replay.server_playback.actions import Mismatch
-from natsproxy.replay.server_playback.suggestions import preview, suggest
+from natsproxy.replay.server_playback.mismatch import Mismatch, preview, suggest
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S

@@ -11,8 +11,8 @@ from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
-from natsproxy.replay.between import running
 from natsproxy.replay.observe import observe
+from natsproxy.replay.transport_proxy import running_proxy
 from tests.kit.servers import NatsServer
 
 pytestmark = pytest.mark.server
@@ -24,7 +24,7 @@ async def test_a_request_that_has_no_answer_holds_no_end(nats_server: NatsServer
     ends: list[Event] = []
     upstream = Server(Address("127.0.0.1", nats_server.port))
     with trio.fail_after(20):
-        async with running(ProxySettings(listen=(Listener(),), upstream=(upstream,))) as proxy:
+        async with running_proxy(ProxySettings(listen=(Listener(),), upstream=(upstream,))) as proxy:
             proxy.subscribe(ends.append)
             stream = await trio.open_tcp_stream("127.0.0.1", proxy.listen[0].port)
             await stream.send_all(REQUEST)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from natsproxy.replay.conversation.difference import Difference
-from natsproxy.replay.server_playback.actions import Candidate, Mismatch
-from natsproxy.replay.server_playback.remedies import Remedy
+from natsproxy.replay.server_playback.mismatch import Advice, Candidate, Mismatch
 from tests.replay.scripted import named
 
 
@@ -14,7 +13,7 @@ def test_a_frame_that_differs_shows_both_values_and_the_option_that_accepts_it()
         Difference("body", "/qty", 3, 4).text,
         False,
         named(1),
-        Remedy("like_json", "a /qty"),
+        Advice("like_json", "a /qty"),
     )
     mismatch = Mismatch(2, "", "PUB a", "PUB a '{\"qty\":4}'", (near,), 5, 4)
     assert mismatch.summary == "/qty: 3 recorded, 4 sent: PUB a of connection 2"

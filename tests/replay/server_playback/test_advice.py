@@ -8,11 +8,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.replay.conversation.identifier_map import IdentifierMap
-from natsproxy.replay.conversation.lesson import Lesson
+from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine, read
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.server_playback.remedies import remedy
+from natsproxy.replay.server_playback.mismatch import advice_for
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
@@ -55,9 +54,9 @@ def test_each_option_removes_its_difference(
     options: Given = {}
     seen: set[Any] = set()
     while (
-        found := Matcher(IdentifierMap(), MatchOptions(**options)).differs(ours, theirs, Lesson())
+        found := Matcher(IdentifierMap(), MatchOptions(**options)).differs(ours, theirs, LearnedPairs())
     ) is not None:
-        advice = remedy(ours, theirs, found, used=False)
+        advice = advice_for(ours, theirs, found, used=False)
         assert advice is not None
         assert advice not in seen
         seen.add(advice)

@@ -25,7 +25,7 @@ DRAIN: Final = 5.0
 
 
 @asynccontextmanager
-async def running(settings: ProxySettings) -> AsyncIterator[Proxy]:
+async def running_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
     """Run a proxy for the length of the block, and drain it; yield it when it listens."""
     proxy = Proxy(settings)
     async with trio.open_nursery() as nursery:
@@ -36,7 +36,7 @@ async def running(settings: ProxySettings) -> AsyncIterator[Proxy]:
 
 
 @asynccontextmanager
-async def reached(legs: ProxySettings, *, now: bool = False) -> AsyncIterator[Address | None]:
+async def plain_upstream(legs: ProxySettings, *, now: bool = False) -> AsyncIterator[Address | None]:
     """Yield the address at which the upstream of `legs` speaks NATS over plain TCP; None without an upstream.
 
     now: raise ConfigError, with the reason, where it cannot be used at the start.
@@ -48,7 +48,7 @@ async def reached(legs: ProxySettings, *, now: bool = False) -> AsyncIterator[Ad
     if server.scheme == "nats" and legs.upstream_tls == UpstreamTls():
         yield server.address
         return
-    async with running(replace(legs, listen=(Listener(),))) as proxy:
+    async with running_proxy(replace(legs, listen=(Listener(),))) as proxy:
         if now:
             await proxy.try_upstream()
             if proxy.unready is not None:
@@ -60,7 +60,7 @@ async def reached(legs: ProxySettings, *, now: bool = False) -> AsyncIterator[Ad
 
 
 @asynccontextmanager
-async def offered(legs: ProxySettings, behind: Address) -> AsyncIterator[str]:
+async def client_url(legs: ProxySettings, behind: Address) -> AsyncIterator[str]:
     """Yield the URL for clients of the listener of `legs`.
 
     behind: the address of the playback; that of a listener for plain NATS is the playback's own.
@@ -69,11 +69,11 @@ async def offered(legs: ProxySettings, behind: Address) -> AsyncIterator[str]:
     if listener.scheme == "nats":
         yield f"nats://{behind}"
         return
-    async with running(replace(legs, upstream=(Server(behind),), upstream_tls=UpstreamTls())) as proxy:
+    async with running_proxy(replace(legs, upstream=(Server(behind),), upstream_tls=UpstreamTls())) as proxy:
         yield f"{listener.scheme}://{proxy.listen[0]}"
 
 
 def inner_address(legs: ProxySettings) -> Address:
-    """Return the address for a playback to listen on, so that `offered` can have the listener's."""
+    """Return the address for a playback to listen on, so that `client_url` can have the listener's."""
     (listener,) = legs.listen
     return listener.address if listener.scheme == "nats" else Address()

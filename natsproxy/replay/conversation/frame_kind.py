@@ -4,7 +4,7 @@
 - PULL: a pull request.  It changes nothing as long as no message is there.
 - INBOX: a subscription to an inbox, which belongs to the request that names the inbox.
 
-Every other frame is a CHANGE.  `StandingRequest` is the meaning of a pull request, or of the creation of a
+Every other frame is a CHANGE.  `DeliveryRequest` is the meaning of a pull request, or of the creation of a
 push consumer with heartbeats: the server sends statuses for it at times that the request itself sets.
 """
 
@@ -40,7 +40,7 @@ Consumer = tuple[bytes, bytes]
 """Stream and consumer, under their recorded names."""
 
 
-class Kind(Enum):
+class FrameKind(Enum):
     """The effect of a client frame on the server."""
 
     CHANGE = "change"
@@ -49,29 +49,36 @@ class Kind(Enum):
     INBOX = "inbox"
 
 
-POLLS: Final = (Kind.READ, Kind.PULL)
+POLLS: Final = (FrameKind.READ, FrameKind.PULL)
 
 
-def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> Kind:
+def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> FrameKind:
     """Return the kind of a client frame; publishes on the subjects of `repeat` are taken for reads."""
     subject = frame.subject
     if repeat and frame.op != Op.SUB and any(matches(pattern, subject) for pattern in repeat):
-        return Kind.READ
+        return FrameKind.READ
     if not subject.startswith((b"$", INBOX)):
-        return Kind.CHANGE
+        return FrameKind.CHANGE
     if frame.op == Op.SUB:
-        return Kind.INBOX if subject.startswith(INBOX) and not frame.queue else Kind.CHANGE
+        return FrameKind.INBOX if subject.startswith(INBOX) and not frame.queue else FrameKind.CHANGE
     if not frame.reply:
-        return Kind.CHANGE
+        return FrameKind.CHANGE
     if subject.startswith(_DISCOVERY):
-        return Kind.READ
+        return FrameKind.READ
     call = parse_api(subject)
     if call is None:
-        return Kind.CHANGE
-    return Kind.PULL if call.verb == _PULL else Kind.READ if call.verb in _READS else Kind.CHANGE
+        return FrameKind.CHANGE
+    return (
+        FrameKind.PULL if call.verb == _PULL else FrameKind.READ if call.verb in _READS else FrameKind.CHANGE
+    )
 
 
-class StandingRequest(NamedTuple):
+def is_optional(frame: Frame) -> bool:
+    """Tell whether timing decides if a client sends a frame: UNSUB and answers to flow control."""
+    return frame.op == Op.UNSUB or frame.subject.startswith(b"$JS.FC.")
+
+
+class DeliveryRequest(NamedTuple):
     """A request that stands until it is fulfilled or its time is over.
 
     batch: the number of messages; None for a push consumer.  expires, heartbeat: in ns, 0 for none.
@@ -86,7 +93,7 @@ class StandingRequest(NamedTuple):
     deliver: bytes = b""
 
 
-def standing_request(frame: Frame) -> StandingRequest | None:
+def delivery_request(frame: Frame) -> DeliveryRequest | None:
     """Return the meaning of a pull, or of the creation of a push consumer; None for any other frame."""
     if not frame.subject.startswith(b"$JS."):
         return None
@@ -103,18 +110,18 @@ def standing_request(frame: Frame) -> StandingRequest | None:
     return _push(call, frame.body) if call.verb in _CREATES else None
 
 
-def _pull(consumer: Consumer, body: bytes) -> StandingRequest:
+def _pull(consumer: Consumer, body: bytes) -> DeliveryRequest:
     pull = pull_request(body)
-    return StandingRequest(consumer, pull.batch, pull.expires, pull.heartbeat, pull.no_wait)
+    return DeliveryRequest(consumer, pull.batch, pull.expires, pull.heartbeat, pull.no_wait)
 
 
-def _push(call: ApiCall, body: bytes) -> StandingRequest | None:
+def _push(call: ApiCall, body: bytes) -> DeliveryRequest | None:
     config = members(body).get("config")
     if not isinstance(config, dict) or not config.get("deliver_subject"):
         return None
     deliver = str(config["deliver_subject"]).encode()
     consumer = (call.stream, call.consumer)
-    return StandingRequest(consumer, None, heartbeat=number(config, "idle_heartbeat"), deliver=deliver)
+    return DeliveryRequest(consumer, None, heartbeat=number(config, "idle_heartbeat"), deliver=deliver)
 
 
 def starts_again(frame: Frame, stream: bytes) -> bool:

@@ -1,0 +1,285 @@
+"""Mismatches: live frames that were never recorded, with the recorded frames that come nearest, and advice.
+
+Advice is the narrowest option of the comparison under which a recorded frame would have matched.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.printable import printable
+from natsproxy.replay.conversation.difference import ABSENT, Difference, DifferenceText
+from natsproxy.replay.conversation.exchanges import RecordedConnection, RecordedExchange, key_of
+from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
+from natsproxy.replay.conversation.generated_values import are_alike
+from natsproxy.replay.conversation.identifier_map import LearnedPairs
+from natsproxy.replay.conversation.matching import Matcher, pattern
+from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+_SHOWN: Final = 3
+_COMPARED: Final = 64 << 10  # bytes of a payload whose lines are compared
+_LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of the other clients
+_BYTES: Final = 8 << 20  # of them
+# The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
+_ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
+
+
+_HEADER: Final = "header "
+
+
+class Advice(NamedTuple):
+    """An option and its value."""
+
+    key: str
+    value: str
+
+    def __str__(self) -> str:
+        flag = self.key.replace("_", "-")
+        return (
+            f"accepted with {self.key}={json.dumps(self.value, ensure_ascii=False)} (marker, TOML) or "
+            f"--{flag} {shlex.quote(self.value)} (pytest: --nats-{flag})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
+
+    difference: None for a frame that agrees, but was used, or is another client's, or (early) comes after
+    others on its subject.  accepted: the option that
+    would let the two match.  changed: the lines in which they differ, where those are several.
+    """
+
+    text: str
+    difference: DifferenceText | None
+    used: bool
+    conn: ConnectionId
+    accepted: Advice | None = None
+    changed: tuple[str, ...] = ()
+    early: bool = False
+
+    def lines(self) -> list[str]:
+        """Return the lines about it in a report."""
+        if self.difference is not None:
+            lines = [f"  nearest ({'used already' if self.used else 'not used'}): {self.text}"]
+            lines.append(f"    {self.difference}")
+        elif self.used:
+            lines = [f"  recorded, but used already: {self.text}"]
+        elif self.early:
+            lines = [f"  recorded, but behind others on its subject: {self.text}"]
+        else:
+            lines = [f"  recorded for another client (connection {self.conn}): {self.text}"]
+        if self.accepted is not None:
+            lines.append(f"    {self.accepted}")
+        if self.changed:
+            lines += [
+                "    all that differs, but for identifiers and times:",
+                *(f"    {one}" for one in self.changed),
+            ]
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A live client frame without a recorded exchange, and the nearest recorded frames.
+
+    frame: its op and subject; text: more of it.  compared, used: how many recorded frames of that kind and
+    subject were compared with it, and how many of them were used before.  acked: the nearest of them was a
+    publish to a stream.
+    """
+
+    client_id: int
+    name: str
+    frame: str
+    text: str
+    candidates: tuple[Candidate, ...] = ()
+    compared: int = 0
+    used: int = 0
+    acked: bool = False
+
+    @property
+    def who(self) -> str:
+        """The client, for people."""
+        return f"client {self.name!r}" if self.name else f"connection {self.client_id}"
+
+    @property
+    def difference(self) -> str:
+        """The difference from the nearest recorded frame on its subject, `""` without one."""
+        nearest = self.candidates[0].difference if self.candidates else None
+        return "" if nearest is None or nearest.field == "subject" else str(nearest)
+
+    @property
+    def summary(self) -> str:
+        """The difference in one line, with the values first."""
+        if self.difference:
+            return printable(f"{self.difference}: {self.frame} of {self.who}")
+        nearest = self.candidates[0].difference if self.candidates else None
+        more = "" if nearest is None else f" ({nearest})"
+        return printable(f"{self.who} sent {self.frame}, {self._wrong()}{more}")
+
+    def _wrong(self) -> str:
+        if not self.candidates or self.candidates[0].difference is not None:
+            return "which was never recorded"
+        if self.candidates[0].early:
+            return "before its turn"
+        return "more often than recorded" if self.candidates[0].used else "which another client sent"
+
+    def __str__(self) -> str:
+        lines = [f"{self.who} sent a frame {self._wrong().replace('which', 'that')}: {self.text}"]
+        lines += [line for candidate in self.candidates for line in candidate.lines()]
+        if self.compared:
+            lines.append(f"  recorded on this subject: {self.compared} frames, {self.used} of them used")
+        else:
+            lines.append("  recorded on this subject: nothing")
+        return "\n".join(map(printable, lines))
+
+
+class Suggestions(NamedTuple):
+    """The nearest frames.
+
+    compared, used: how many of the same kind and subject there were and were used.  acked: a stream answered
+    the nearest of them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    compared: int
+    used: int
+    acked: bool
+
+
+def preview(frame: Frame, limit: int = 60) -> str:
+    """Return a client frame as one short line: op, subject, queue or reply, headers and body cut short."""
+    words = [frame.op.label, frame.subject.decode(errors="replace")]
+    if frame.queue:
+        words.append(f"queue {frame.queue.decode(errors='replace')}")
+    if frame.reply:
+        words.append(f"reply {frame.reply.decode(errors='replace')}")
+    if frame.header_size:
+        words.append(f"headers {frame.header_size} B")
+    if frame.op in (Op.PUB, Op.HPUB):
+        body = frame.body
+        more = "" if len(body) <= limit else f" ... {len(body)} B"
+        words.append(repr(body[:limit])[1:] + more)
+    return " ".join(words)
+
+
+def suggest(
+    frame: Frame, recorded: RecordedConnection | None, conversation: RecordedConversation, matcher: Matcher
+) -> Suggestions:
+    """Return up to three recorded frames of the same op that are nearest to `frame`, the nearest first."""
+    ranked: list[tuple[tuple[int, int, int, int, int], int, RecordedExchange, Difference | None]] = []
+    key = key_of(frame)
+    compared = used = 0
+    size = 0
+    for exchange in _candidates(frame, conversation):
+        size += exchange.frame.wire_size
+        if size > _BYTES:
+            break
+        difference = _difference(matcher, exchange, frame)
+        field = "" if difference is None else difference.field
+        common = _common(exchange.frame.subject, frame.subject)
+        same_kind = exchange.key == key
+        compared += same_kind
+        used += same_kind and exchange.matched is not None
+        if field == "subject" and not common:
+            continue
+        elsewhere = recorded is None or exchange.conn != recorded.conn
+        # A frame of another object, whose identifier is known already, is further away.
+        conflict = difference is not None and bool(difference.note)
+        rank = (_ORDER[field], -common, conflict + 0, elsewhere + 0, (exchange.matched is not None) + 0)
+        ranked.append((rank, exchange.seq, exchange, difference))
+    ranked.sort(key=lambda entry: entry[:2])
+    if ranked and ranked[0][0][0] < _ORDER["subject"]:  # those of other subjects are far from it
+        ranked = [entry for entry in ranked if entry[0][0] < _ORDER["subject"]]
+    own = None if recorded is None else recorded.conn
+    nearest = [_shown(exchange, frame, found, own) for _, _, exchange, found in ranked[:_SHOWN]]
+    if nearest and nearest[0].difference is not None and nearest[0].difference.field != "subject":
+        nearest[0] = replace(
+            nearest[0], changed=_changed(matcher.counted(ranked[0][2].frame), matcher.counted(frame))
+        )
+    acked = bool(ranked) and ranked[0][2].key == key and ranked[0][2].acked
+    return Suggestions(tuple(nearest), compared, used, acked)
+
+
+def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
+    """Return the lines in which two frames differ, none where the first difference is the only one."""
+    if max(recorded.size, live.size) > _COMPARED:
+        return ()
+    lines = changed_lines(frame_text(recorded), frame_text(live), alike=True)
+    return tuple(lines) if sum(line[0] in "-+" for line in lines) > 2 else ()
+
+
+def _difference(matcher: Matcher, exchange: RecordedExchange, frame: Frame) -> Difference | None:
+    recorded = exchange.frame
+    if exchange.matched is not None and recorded.reply and frame.reply:
+        # Its reply subject is another request's now: that is not what makes the two differ.
+        recorded, frame = recorded._replace(reply=b""), frame._replace(reply=b"")
+    return matcher.differs(recorded, frame, LearnedPairs())
+
+
+def _shown(
+    exchange: RecordedExchange, frame: Frame, difference: Difference | None, own: ConnectionId | None
+) -> Candidate:
+    used = exchange.matched is not None
+    accepted = advice_for(exchange.frame, frame, difference, used=used)
+    text = None if difference is None else difference.text
+    early = difference is None and not used and exchange.conn == own
+    return Candidate(preview(exchange.frame), text, used, exchange.conn, accepted, early=early)
+
+
+def _candidates(frame: Frame, conversation: RecordedConversation) -> list[RecordedExchange]:
+    kind, _ = key_of(frame)
+    found = [one for one in conversation.used if one.key[0] == kind]
+    for recorded in conversation.connections.values():
+        for (other, _), queue in recorded.exchanges.items():
+            if other == kind:
+                found.extend(queue)
+            if len(found) > _LOOKED_AT:
+                return found
+    return found
+
+
+def _common(ours: bytes, theirs: bytes) -> int:
+    """Count the tokens in which two subjects agree from the left."""
+    count = 0
+    for a, b in zip(ours.split(b"."), theirs.split(b"."), strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+def advice_for(recorded: Frame, live: Frame, difference: Difference | None, *, used: bool) -> Advice | None:
+    """Return the narrowest option under which a live frame matches a recorded one; None where there is none.
+
+    difference: None for frames that agree: the recorded one was used, or belongs to another client.
+    """
+    subject = pattern(recorded.subject, live.subject)
+    if difference is None:
+        return Advice("repeat", subject) if used else Advice("match_on", "subject,headers,body")
+    place = difference.place
+    if difference.field == "headers" and place.startswith(_HEADER):
+        return Advice(f"{_treatment(difference)}_headers", place.removeprefix(_HEADER))
+    if difference.field == "body":
+        if place.startswith("/"):
+            return Advice(f"{_treatment(difference)}_json", f"{subject} {place}")
+        return Advice("ignore_bodies", subject)
+    tokens = subject.split(".")
+    if difference.field == "subject" and "*" in tokens[1:] and tokens[0] != "*":
+        return Advice("like_subjects", subject)
+    return None
+
+
+def _treatment(difference: Difference) -> str:
+    ours, theirs = _text(difference.ours), _text(difference.theirs)
+    return "like" if ABSENT not in (ours, theirs) and are_alike(ours, theirs) else "ignore"
+
+
+def _text(value: Any) -> Any:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
