@@ -3,7 +3,8 @@
 
 `recording_filter.py` is the authority.  This code decides on ordinary frames, by tries and without the
 interpreter lock; a line that needs more (a CONNECT, a SUB that may overlap with a selected subject) goes through
-the Python filter by itself.  Neighbouring frames that stay whole share a record.
+the Python filter by itself.  So does everything where the selection has a part that this code does not know: a
+filter of secrets, a policy that is not in `ACTIONS`.  Neighbouring frames that stay whole share a record.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -35,6 +36,8 @@ cdef uint32_t GREETING = op_mask(Op.INFO, Op.CONNECT)
 cdef uint32_t MESSAGES = 1 << PUB | 1 << HPUB | 1 << MSG | 1 << HMSG
 cdef int PAYLOAD = Flags.PAYLOAD
 cdef object sha256 = hashlib.sha256
+ACTIONS = frozenset(("keep", "hash", "truncate", "drop"))
+"""The policies that are known here; `recording_filter.py` carries out any other."""
 cdef bint NATIVE_SHA = sha256_available()
 
 
@@ -71,7 +74,7 @@ cdef class SelectionFilter(RunFilter):
     cdef Policy *policies
     cdef int policy_count
     cdef ByteTable unwanted     # connections
-    cdef bint scrubs            # the Python filter changes frames
+    cdef readonly bint in_python    # the Python filter looks at all frames
 
     def __init__(self, owner, selection):
         cut = [policy.pattern for policy in selection.payloads if policy.action != "keep"]
@@ -80,11 +83,11 @@ cdef class SelectionFilter(RunFilter):
         self.cut = Patterns(cut) if cut else None
         self.tries = []
         self.unwanted = ByteTable()
-        self.scrubs = bool(selection.filters)
+        self.in_python = bool(selection.filters) or any(policy.action not in ACTIONS for policy in selection.payloads)
         self.policies = <Policy *>calloc(len(selection.payloads) or 1, sizeof(Policy))
         if self.policies == NULL:
             raise MemoryError
-        for policy in selection.payloads:
+        for policy in () if self.in_python else selection.payloads:
             self._add_policy(policy)
 
     def __dealloc__(self):
@@ -116,7 +119,7 @@ cdef class SelectionFilter(RunFilter):
         self.unwanted.pop((<uint64_t>conn).to_bytes(8, "little"), None)
 
     cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil:
-        if self.scrubs or run.ops & GREETING:
+        if self.in_python or run.ops & GREETING:
             return self._by_python(to, run, 0, 0, run.size, run.frames, run.ops)
         if self.unwanted.table.count and table_find(&self.unwanted.table, <const unsigned char *>&run.conn, 8) != NULL:
             return True

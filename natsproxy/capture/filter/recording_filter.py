@@ -155,7 +155,7 @@ class RecordingFilter:
         self._interest = Interest(tuple(clauses)) if clauses else None
         self.everything = not (clauses or selection.connections or self._scrubber)
         self.native: Any = None if _selection is None else _selection.SelectionFilter(self, selection)
-        self.in_python = bool(self._scrubber or (clauses and self.native is None))
+        self.in_python = bool(self._scrubber or clauses) if self.native is None else self.native.in_python
 
     def passes(self, item: Item) -> bool:
         """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""

@@ -23,10 +23,10 @@ from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
+from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
 
-PUBS: Final = op_mask(Op.PUB, Op.HPUB)
-MSGS: Final = op_mask(Op.MSG, Op.HMSG)
+PUBS: Final = op_mask(*(spec.op for spec in OPS if spec.payload and spec.from_client))
+MSGS: Final = op_mask(*(spec.op for spec in OPS if spec.payload and spec.from_server))
 ACKS: Final = (b"$JS.ACK.>",)
 API: Final = (b"$JS.API.>", b"$JS.*.API.>")
 PULLS: Final = (b"$JS.API.CONSUMER.MSG.NEXT.>", b"$JS.*.API.CONSUMER.MSG.NEXT.>")

@@ -27,10 +27,12 @@ from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.roles import ROLES, Role
 from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import OPS, Direction, Op, op_mask
+from natsproxy.wire.ops import MESSAGE_OPS, OPS, Direction, Op, op_mask
 
-WITH_SUBJECT: Final = op_mask(Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG)
-MESSAGES: Final = op_mask(Op.PUB, Op.HPUB, Op.MSG, Op.HMSG)
+WITH_SUBJECT: Final = op_mask(
+    *(spec.op for spec in OPS if any("subject" in form for form in spec.forms.values()))
+)
+MESSAGES: Final = op_mask(*MESSAGE_OPS)
 SUBSCRIPTIONS: Final = op_mask(Op.SUB, Op.UNSUB)
 SENDABLE: Final = (
     op_mask(*(spec.op for spec in OPS if spec.from_client)),
