@@ -218,6 +218,7 @@ def _host(value: Any) -> str:
     return text
 
 
+TEXT: Final = ValueType(converters.text)
 FLAG: Final = ValueType(converters.boolean)
 NUMBER: Final = ValueType(converters.whole, "NUMBER")
 DURATION: Final = ValueType(converters.duration_or_seconds, "DURATION", format_duration)

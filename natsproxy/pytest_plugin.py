@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.pytest_settings import add_options, check_settings, marked, setting, upstream_tls
+from natsproxy.pytest_settings import add_options, check_settings, marked, plugin_settings, upstream_tls
 
 if TYPE_CHECKING:
     from natsproxy.testing import TestProxy, cassette
@@ -77,17 +77,17 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     from natsproxy.testing import cassette
 
     use = request.node.stash[_USE]
-    mode, upstream, seed = (setting(request.config, name) for name in ("record", "upstream", "seed"))
+    given = plugin_settings(request.config)
     path, problem = None, ""
     try:
         path, more = marked(request.node)
         more |= upstream_tls(request.config)
-        tape = cassette(path, mode, upstream=upstream or None, seed=int(seed), **more)
+        tape = cassette(path, given.record, upstream=given.upstream or None, seed=given.seed, **more)
         tape.__enter__()
     except NatsproxyError as error:
         problem = str(error)
     if problem:  # outside the except block, so that pytest shows no chain of exceptions
-        missing = path is not None and not path.exists() and not upstream
+        missing = path is not None and not path.exists() and not given.upstream
         pytest.fail(f"{problem}\n{_RECORD_HINT}" if missing else problem, pytrace=False)
     use.tape = tape
     yield tape
@@ -122,11 +122,11 @@ def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
     """Give a proxy before `--nats-upstream`, for faults and for its frames."""
     from natsproxy.testing import TestProxy
 
-    upstream = setting(request.config, "upstream")
-    problem = "" if upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
+    given = plugin_settings(request.config)
+    problem = "" if given.upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
     try:
         tls = upstream_tls(request.config)
-        proxy = TestProxy(upstream, seed=int(setting(request.config, "seed")), **tls)
+        proxy = TestProxy(given.upstream, seed=given.seed, **tls)
     except NatsproxyError as error:
         problem = problem or str(error)
     if problem:
@@ -215,7 +215,7 @@ class _Summary:
 
     def pytest_report_header(self, config: pytest.Config) -> str | None:
         """Return a header line if this run may record."""
-        mode = setting(config, "record")
+        mode = plugin_settings(config).record
         return None if mode == "none" else f"natsproxy: cassettes in mode {mode}"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -7,54 +7,59 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
-from natsproxy.errors import NatsproxyError
+from natsproxy.config.tls import UpstreamTls
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.option import NUMBER, TEXT, options_of, read_values, setting, settings_from, words
+from natsproxy.replay.cassette.modes import MODES
 from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, plain, read
 
 if TYPE_CHECKING:
     from natsproxy.option import Option
 
-MODES: Final = ("none", "once", "new_episodes", "all", "rewrite")
 FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}
 """The suffix of each form of cassettes."""
-UPSTREAM_TLS: Final = {
-    "upstream-tls-ca": "The CA of servers; without it, the system's.",
-    "upstream-tls-cert": "Our certificate for servers that want one.",
-    "upstream-tls-key": "Its private key; without it, in the same file.",
-    "upstream-tls-name": "The name in the server's certificate; without it, the upstream's host.",
-}
-"""Options of TLS to the server, as `natsproxy run` has them; their rows would take long to import."""
 _NAME: Final = 100  # characters of a file name, at most
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """The settings of the plugin: each is a flag `--nats-NAME` and an ini key `nats_NAME`.
+
+    Beside them are `strict`, the options of the comparison, and those of TLS to the server.
+    """
+
+    record: str = setting(words(*MODES), "none", "How cassettes are recorded.")
+    upstream: str = setting(TEXT, "", "The server to record from: nats://HOST:PORT.")
+    cassette_format: str = setting(words(*FORMATS), "ncap", "The form of new cassettes.")
+    seed: int = setting(NUMBER, "0", "The seed of faults with chance.")
+
+
+_OPTIONS: Final = options_of(PluginSettings)
+_UPSTREAM_TLS: Final = tuple(option for option in options_of(UpstreamTls, "upstream-tls") if not option.flag)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Add the options and their ini keys."""
     group = parser.getgroup("natsproxy")
-    group.addoption("--nats-record", choices=MODES, default=None, help="How cassettes are recorded (none).")
-    group.addoption("--nats-upstream", default=None, help="The server to record from: nats://HOST:PORT.")
+    for option in (*_OPTIONS, *_UPSTREAM_TLS):
+        choices = option.metavar.split("|") if "|" in option.metavar else None
+        default = f" ({option.default})" if option.default else ""
+        group.addoption(f"--nats-{option.name}", choices=choices, default=None, help=option.help + default)
+        parser.addini(f"nats_{option.key}", option.help, default=option.default or "")
     for name, value, text in (
         ("strict", True, "Fail if any recorded frame was not used; without it, if a publish was not sent."),
         ("no-strict", False, "Pass whatever recorded frames were not used."),
     ):
         group.addoption(f"--nats-{name}", dest="nats_strict", action="store_const", const=value, help=text)
-    group.addoption(
-        "--nats-cassette-format", choices=FORMATS, default=None, help="The form of new cassettes (ncap)."
-    )
-    group.addoption("--nats-seed", type=int, default=None, help="The seed of faults with chance (0).")
-    for name, text in UPSTREAM_TLS.items():
-        group.addoption(f"--nats-{name}", default=None, help=text)
-        parser.addini(f"nats_{_key(name)}", text, default="")
+    parser.addini("nats_strict", "Fail if any recorded frame was not used", type="bool", default=None)
     for option in OPTIONS:
         _add_match_option(parser, group, option)
-    parser.addini("nats_record", "How cassettes are recorded: " + ", ".join(MODES), default="none")
-    parser.addini("nats_upstream", "The server to record from: nats://HOST:PORT", default="")
-    parser.addini("nats_strict", "Fail if any recorded frame was not used", type="bool", default=None)
-    parser.addini("nats_cassette_format", "The form of new cassettes: " + ", ".join(FORMATS), default="ncap")
-    parser.addini("nats_seed", "The seed of faults with chance", default="0")
 
 
 def _add_match_option(parser: pytest.Parser, group: pytest.OptionGroup, option: Option) -> None:
@@ -78,31 +83,32 @@ def check_settings(config: pytest.Config) -> None:
         "nats_cassette(path=None, *, strict=None, **options): play this test's NATS server from a capture; "
         f"options: bodies, {', '.join(option.key for option in OPTIONS)}",
     )
-    for name, known in (("record", MODES), ("cassette_format", FORMATS)):
-        if setting(config, name) not in known:
-            raise pytest.UsageError(f"nats_{name} = {setting(config, name)!r}: one of {', '.join(known)}")
-    if not str(setting(config, "seed")).isdigit():
-        raise pytest.UsageError(f"nats_seed = {setting(config, 'seed')!r} is not a whole number")
+    plugin_settings(config)
     try:
         _match_options(config)
     except NatsproxyError as error:
         raise pytest.UsageError(str(error)) from None
 
 
-def setting(config: pytest.Config, name: str) -> Any:
-    """Return a setting of a flag, else of the ini file."""
-    given = config.getoption(f"nats_{name}")
-    return config.getini(f"nats_{name}") if given is None else given
+def plugin_settings(config: pytest.Config) -> PluginSettings:
+    """Return the settings that flags and the ini file give.  Raises UsageError."""
+    given = {option.key: _given(config, option.key) for option in _OPTIONS}
+    try:
+        return settings_from(PluginSettings, read_values(_OPTIONS, given))
+    except ConfigError as error:
+        raise pytest.UsageError(f"nats_{error}") from None
+
+
+def _given(config: pytest.Config, name: str) -> Any:
+    """Return what a flag says, else the ini file."""
+    flag = config.getoption(f"nats_{name}")
+    return config.getini(f"nats_{name}") if flag is None else flag
 
 
 def upstream_tls(config: pytest.Config) -> dict[str, Any]:
     """Return the options of TLS to the server that are given."""
-    found = {_key(name): setting(config, _key(name)) for name in UPSTREAM_TLS}
+    found = {option.key: _given(config, option.key) for option in _UPSTREAM_TLS}
     return {key: value for key, value in found.items() if value}
-
-
-def _key(name: str) -> str:
-    return name.replace("-", "_")
 
 
 def _match_options(config: pytest.Config) -> Given:
@@ -135,8 +141,8 @@ def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
 
     The nearest marker wins; lists of options add up.
     """
-    path = default_path(node, setting(node.config, "cassette_format"))
-    strict = setting(node.config, "strict")
+    path = default_path(node, plugin_settings(node.config).cassette_format)
+    strict = _given(node.config, "strict")
     strict = None if strict in ("", []) else strict  # old pytests return those for what is not in the file
     options = _match_options(node.config)
     for marker in reversed(list(node.iter_markers("nats_cassette"))):

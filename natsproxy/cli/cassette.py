@@ -20,7 +20,8 @@ from natsproxy.cli.to_client import report_cassette, say_added
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
-from natsproxy.replay.cassette.record_mode import MODES, CassetteUse, parse_mode, plays, use
+from natsproxy.replay.cassette.modes import MODES
+from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import Given
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.transport_proxy import client_url, inner_address, plain_upstream

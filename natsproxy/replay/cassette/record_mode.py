@@ -19,7 +19,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 import trio
 
@@ -29,6 +29,7 @@ from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.cassette_file import beside, replace
 from natsproxy.replay.cassette.merge import merge
+from natsproxy.replay.cassette.modes import MODES, Mode
 from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
@@ -36,8 +37,6 @@ from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-Mode = Literal["none", "once", "new_episodes", "all", "rewrite"]
-MODES: Final[tuple[str, ...]] = get_args(Mode)
 _DIAL_SECONDS: Final = 5.0
 
 

@@ -10,7 +10,8 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import CaptureError, ConfigError
-from natsproxy.replay.cassette.record_mode import MODES, parse_mode, use
+from natsproxy.replay.cassette.modes import MODES
+from natsproxy.replay.cassette.record_mode import parse_mode, use
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, read
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.wire.ops import Op
