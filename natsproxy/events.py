@@ -117,10 +117,10 @@ class Firing:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """A capture goes on after an outage.
+class RecordingResumed:
+    """Recording goes on after it was suspended.
 
-    reason: of the outage.  since: its begin, ns.  bytes, frames: missing in the capture.
+    reason: of the suspension.  since: its begin, ns.  bytes, frames: missing in the capture.
     """
 
     t: int
@@ -142,4 +142,4 @@ class Notice:
     data: dict[str, object] = field(default_factory=dict)
 
 
-Event = Opened | Greeted | Closed | Firing | Gap | Notice
+Event = Opened | Greeted | Closed | Firing | RecordingResumed | Notice

@@ -30,7 +30,7 @@ finally:
 
 from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
-from natsproxy.events import Closed, Event, Firing, Gap, Greeted, Notice, Opened
+from natsproxy.events import Closed, Event, Firing, Greeted, Notice, Opened, RecordingResumed
 from natsproxy.printable import printable, wants_plain
 from natsproxy.units import SECOND
 
@@ -334,9 +334,9 @@ def log_event(log: Any, event: Event) -> None:
             delay_ms=event.delay / 1e6 or None,
             detail=event.detail or None,
         )
-    elif isinstance(event, Gap):
+    elif isinstance(event, RecordingResumed):
         log.warning(
-            "the capture goes on",
+            "recording resumed",
             reason=event.reason,
             seconds=round((event.t - event.since) / 1e9, 3),
             missing_frames=event.frames,

@@ -12,7 +12,7 @@ of it from their values.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -186,19 +186,20 @@ def settings_from(kind: type[S], values: Mapping[str, Any], prefix: str = "") ->
     return kind(**found)
 
 
-def read_values(options: Iterable[Option], given: Mapping[str, Any]) -> dict[str, Any]:
+def read_values(options: Mapping[str, Option], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return typed values by `Option.key` from values as users write them, and defaults for the others.
 
-    given: by the same keys; None stands for not given.  Raises ConfigError that begins with the key.
+    options, given: by the names under which users give them; None stands for not given.  Raises ConfigError
+    that begins with such a name.
     """
     found: dict[str, Any] = {}
-    for option in options:
-        value = option.default if given.get(option.key) is None else given[option.key]
+    for name, option in options.items():
+        value = option.default if given.get(name) is None else given[name]
         values = value if isinstance(value, list | tuple) else [] if value is None else [value]
         try:
             read = [option.read(one) for one in values]
         except (ValueError, ConfigError) as error:
-            raise ConfigError(f"{option.key} {error}") from None
+            raise ConfigError(f"{name} {error}") from None
         found[option.key] = read if option.many else read[0] if read else None
     return found
 

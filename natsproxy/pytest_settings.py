@@ -40,14 +40,14 @@ class PluginSettings:
     seed: int = setting(NUMBER, "0", "The seed of faults with chance.")
 
 
-_OPTIONS: Final = options_of(PluginSettings)
+_OPTIONS: Final = {f"nats_{option.key}": option for option in options_of(PluginSettings)}
 _UPSTREAM_TLS: Final = tuple(option for option in options_of(UpstreamTls, "upstream-tls") if not option.flag)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Add the options and their ini keys."""
     group = parser.getgroup("natsproxy")
-    for option in (*_OPTIONS, *_UPSTREAM_TLS):
+    for option in (*_OPTIONS.values(), *_UPSTREAM_TLS):
         choices = option.metavar.split("|") if "|" in option.metavar else None
         default = f" ({option.default})" if option.default else ""
         group.addoption(f"--nats-{option.name}", choices=choices, default=None, help=option.help + default)
@@ -92,11 +92,11 @@ def check_settings(config: pytest.Config) -> None:
 
 def plugin_settings(config: pytest.Config) -> PluginSettings:
     """Return the settings that flags and the ini file give.  Raises UsageError."""
-    given = {option.key: _given(config, option.key) for option in _OPTIONS}
+    given = {name: _given(config, option.key) for name, option in _OPTIONS.items()}
     try:
         return settings_from(PluginSettings, read_values(_OPTIONS, given))
     except ConfigError as error:
-        raise pytest.UsageError(f"nats_{error}") from None
+        raise pytest.UsageError(str(error)) from None
 
 
 def _given(config: pytest.Config, name: str) -> Any:

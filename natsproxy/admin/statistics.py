@@ -18,7 +18,7 @@ from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.durations import Durations
 from natsproxy.admin.turn import sliced
 from natsproxy.errors import place_of
-from natsproxy.events import Closed, Event, Firing, Gap, Notice
+from natsproxy.events import Closed, Event, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
@@ -75,7 +75,7 @@ class Statistics:
             self.firings[pair if known else _OTHERS] += event.count
             if event.delay:
                 self.delays.observe(event.delay, event.count)
-        elif isinstance(event, Gap):
+        elif isinstance(event, RecordingResumed):
             self.gaps += 1
             self.gap_frames += event.frames
 

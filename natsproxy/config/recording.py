@@ -158,6 +158,5 @@ def capture_settings(path: Path, given: Mapping[str, Any]) -> RecordSettings:
 
     given: values as users write them, by the names in `RECORD_OPTIONS`.  Raises ConfigError.
     """
-    named = {option.key: given.get(name) for name, option in RECORD_OPTIONS.items()}
-    values = read_values(RECORD_OPTIONS.values(), named)
+    values = read_values(RECORD_OPTIONS, given)
     return settings_from(RecordSettings, {RECORD: path, **values}, RECORD).rotated_in_time()

@@ -231,7 +231,7 @@ def legs(
             near = difflib.get_close_matches(key, TLS_OPTIONS, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(TLS_OPTIONS))}"
             raise ConfigError(f"there is no option {key!r}{hint}")
-    values = read_values(TLS_OPTIONS.values(), given)
+    values = read_values(TLS_OPTIONS, given)
     tls = settings_from(TlsSettings, values, "tls")
     upstream_tls = settings_from(UpstreamTls, values, "upstream-tls")
     listeners, servers = (listen or Listener(),), () if upstream is None else (upstream,)

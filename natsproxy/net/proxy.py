@@ -276,7 +276,7 @@ class Proxy:
         await self.connections.swapped()
 
     def _fault_ended(self, name: str) -> None:
-        self.emit(Notice(now_ns(), None, "info", "the time of a fault is over", {"rule": name}))
+        self.emit(Notice(now_ns(), None, "info", "fault expired", {"rule": name}))
 
     async def barrier(self) -> None:
         """Wait until we have handled all bytes in our sockets, and the server has answered a fence.

@@ -38,8 +38,7 @@ from natsproxy.capture.format.records import Item, Preamble
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, Missed
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.recording import RecordSettings
-from natsproxy.events import Event, Notice
-from natsproxy.events import Gap as GapEvent
+from natsproxy.events import Event, Notice, RecordingResumed
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import BlockClocks, boot_id, now_ns
 from natsproxy.net.live_blocks import KEPT, LiveBlocks
@@ -49,7 +48,7 @@ from natsproxy.wire.frames import NO_LIMIT
 
 FILTERED_FRAMES: Final = 2048
 """The frames of one record at most, where the pure filter may look at each: `put` filters it in one go."""
-SLOW: Final = "the disk did not keep up"
+SLOW: Final = "disk too slow"
 _SLOWDOWN_MARGIN: Final = 4 * BLOCK_SIZE  # beyond half of the queue; from there `gap` holds traffic up
 _SLOWDOWN_SHARE: Final = 0.3  # of the time, for which `gap` may hold traffic up
 _SLOWDOWN_CREDIT: Final = 100_000_000  # ns for which it may at once
@@ -189,7 +188,7 @@ class Recorder:
             self._seal()
         if self.settings.overflow == "gap":
             self._dropping = True
-            self._begin_outage(self._thread.failure or SLOW, "traffic goes on unrecorded")
+            self._begin_outage(self._thread.failure or SLOW, "traffic is not recorded")
         elif self.settings.overflow == "close":
             self._refuse(self._thread.failure or SLOW)
         elif self._admission.refusal is None:
@@ -214,7 +213,7 @@ class Recorder:
 
     def _on_failure(self, reason: str) -> None:
         if self._closing or self.settings.overflow == "gap":
-            self._begin_outage(reason, "traffic goes on")
+            self._begin_outage(reason, "frames wait in memory")
         else:
             self._refuse(reason)
 
@@ -229,7 +228,7 @@ class Recorder:
         if self._outage is None or (self._outage[0] == SLOW != reason):
             since = now_ns() if self._outage is None else self._outage[1]
             self._outage = reason, since
-            self._emit(Notice(now_ns(), None, "error", f"the capture stands still, {meanwhile}: {reason}"))
+            self._emit(Notice(now_ns(), None, "error", f"recording suspended: {reason}, {meanwhile}"))
 
     def _resume(self) -> None:
         self._full = False
@@ -246,7 +245,7 @@ class Recorder:
         missed, self._reported = self._reported, None
         if outage is not None:
             _, _, frames, size = missed or (0, 0, 0, 0)
-            self._emit(GapEvent(now_ns(), None, outage[0], size, frames, outage[1]))
+            self._emit(RecordingResumed(now_ns(), None, outage[0], size, frames, outage[1]))
 
     def _report_missed(self) -> None:
         """Let the thread record what was dropped, and drop no more."""

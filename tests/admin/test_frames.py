@@ -17,7 +17,7 @@ from natsproxy.admin.api.schema import check
 from natsproxy.admin.live_frames import MOST
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
 from natsproxy.config.recording import RecordSettings
-from natsproxy.events import Event, Gap
+from natsproxy.events import Event, RecordingResumed
 from natsproxy.testing import NatsServer
 from tests.admin.kit import Api, client_of, running
 from tests.kit.disks import Disk
@@ -271,10 +271,10 @@ async def test_a_full_disk_blinds_no_viewer(
     disk = Disk(monkeypatch)
     record = RecordSettings(tmp_path / "x.ncap", queue=100_000)
     async with running(nats_server, record=record) as api, client_of(api) as client, viewing(api) as view:
-        gaps, over = list[Gap](), trio.Event()
+        gaps, over = list[RecordingResumed](), trio.Event()
 
         def note(event: Event) -> None:
-            if isinstance(event, Gap):
+            if isinstance(event, RecordingResumed):
                 gaps.append(event)
                 if event.frames:
                     over.set()

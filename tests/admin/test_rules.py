@@ -52,7 +52,7 @@ async def test_a_rule_comes_acts_and_goes(nats_server: NatsServer) -> None:
 async def test_a_fault_for_a_time_ends_by_itself(nats_server: NatsServer) -> None:
     async with running(nats_server) as api:
         ended = trio.Event()
-        api.proxy.subscribe(lambda event: ended.set() if "time of a fault" in str(event) else None)
+        api.proxy.subscribe(lambda event: ended.set() if "fault expired" in str(event) else None)
         fault = {"kind": "drop", "subject": "orders.>"}
         made = (await api.ask("POST", "rules", {"rule": fault, "for": "400ms"})).json
         assert made["rule"]["name"] == "drop-1"

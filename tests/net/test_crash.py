@@ -204,11 +204,11 @@ def test_a_capture_outlives_a_full_disk(nats_server: NatsServer, small_disk: Pat
         url = f"nats://127.0.0.1:{proxy.port}"
         other.write_bytes(bytes(4_000_000))
         asyncio.run(publish(url, 100))
-        line = proxy.wait_for(lambda line: "the capture stands still" in line["event"])
+        line = proxy.wait_for(lambda line: "recording suspended" in line["event"])
         assert "No space left on device" in line["event"]
         asyncio.run(publish(url, 50))
         other.unlink()
-        over = proxy.wait_for(lambda line: line["event"] == "the capture goes on")
+        over = proxy.wait_for(lambda line: line["event"] == "recording resumed")
         assert (over["missing_frames"], over["missing_bytes"]) == (0, 0)
         assert proxy.drain() == 0
         assert [line["level"] for line in proxy.lines()].count("error") == 1
@@ -226,7 +226,7 @@ def test_a_full_disk_at_the_end_is_said_everywhere(nats_server: NatsServer, smal
         asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}", 1))
         proxy.wait_for(lambda line: line["event"] == "closed")
         asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}", 1, size=900_000))
-        proxy.wait_for(lambda line: "the capture stands still" in line["event"])
+        proxy.wait_for(lambda line: "recording suspended" in line["event"])
         asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}", 10, size=10))
         proxy.wait_for(lambda line: line["event"] == "closed", 3)  # a drain would send frames of its own
         assert proxy.drain() == Exit.PARTLY

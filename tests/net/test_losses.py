@@ -27,8 +27,7 @@ from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.config.recording import RecordSettings
 from natsproxy.errors import CaptureError
-from natsproxy.events import Event, Notice
-from natsproxy.events import Gap as GapEvent
+from natsproxy.events import Event, Notice, RecordingResumed
 from natsproxy.net import writer_thread
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
@@ -332,7 +331,7 @@ def test_what_the_queue_had_no_room_for_is_counted(
                 one for one in run.events if isinstance(one, Notice) and one.text == run.recorder.failure
             ]
             assert last.level == "error"
-        told = sum(one.frames for one in run.events if isinstance(one, GapEvent))
+        told = sum(one.frames for one in run.events if isinstance(one, RecordingResumed))
         told += sum(
             int(str(one.data.get("missing_frames", 0))) for one in run.events if isinstance(one, Notice)
         )

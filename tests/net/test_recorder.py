@@ -21,8 +21,7 @@ from natsproxy.capture.write import index
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
-from natsproxy.events import Closed, Event, Notice
-from natsproxy.events import Gap as GapEvent
+from natsproxy.events import Closed, Event, Notice, RecordingResumed
 from natsproxy.net import writer_thread
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
@@ -75,9 +74,9 @@ class RunningProxy:
         """Return the notices of a level."""
         return [one.text for one in self.events if isinstance(one, Notice) and one.level == level]
 
-    def gaps(self) -> list[GapEvent]:
+    def gaps(self) -> list[RecordingResumed]:
         """Return the events of captures that went on."""
-        return [one for one in self.events if isinstance(one, GapEvent)]
+        return [one for one in self.events if isinstance(one, RecordingResumed)]
 
     def ends(self) -> list[str]:
         """Return why connections ended."""
@@ -214,9 +213,7 @@ async def test_gap_lets_traffic_go_on(nats_server: NatsServer, tmp_path: Path, d
     assert gap.info["t0"] < gap.info["t1"]
     (event,) = run.gaps()
     assert (event.frames, event.bytes) == (gap.info["frames"], gap.info["bytes"])
-    assert run.notices("error") == [
-        "the capture stands still, traffic goes on unrecorded: the disk did not keep up"
-    ]
+    assert run.notices("error") == ["recording suspended: disk too slow, traffic is not recorded"]
 
 
 @pytest.mark.server
