@@ -111,11 +111,11 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
     kernel = accepted.plain.tcp_info() or relay.kernel
     start = accepted.opened + epoch
     relay.catch_up()
-    traffic, connect, client = session.traffic(), session.connect, session.client()
+    traffic, connect, client = session.traffic(), session.connection.connect, session.connection.client()
     ip, port = split_host_port(accepted.facts.peer)
     return ConnectionFacts(
         conn=relay.conn,
-        key=session.key,
+        key=session.connection.key,
         kind="websocket" if accepted.listener.websocket else "nats",
         ip=ip,
         port=port,
@@ -127,7 +127,7 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
         out_msgs=traffic.messages(TO_CLIENT),
         in_bytes=traffic.bytes(FROM_CLIENT),
         out_bytes=traffic.bytes(TO_CLIENT),
-        subscriptions=len(session.subs),
+        subscriptions=len(session.connection.subs),
         name=connect.name,
         lang=connect.lang,
         version=connect.version,

@@ -54,5 +54,5 @@ class DeferredRecords:
         deferred, self._deferred = self._deferred, None
         for item in deferred or ():
             if isinstance(item, Open):  # it was made before anybody knew who the client is
-                item = item._replace(info=item.info | self._session.login())
+                item = item._replace(info=item.info | self._session.connection.login())
             self._record(item)

@@ -36,7 +36,7 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.protocol.errors import err_text
 from natsproxy.protocol.info import Info
-from natsproxy.session.login import info_of, refusal
+from natsproxy.session.login import info_of, why_unusable
 from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
@@ -148,7 +148,12 @@ class Dialer:
         Only silence counts against a server: it is frozen.
         """
         endpoint, info = dialled.endpoint, info_of(dialled.greeting)
-        if info is None or info.auth_required or refusal(info) is not None or endpoint in self._refuses_ping:
+        if (
+            info is None
+            or info.auth_required
+            or why_unusable(info) is not None
+            or endpoint in self._refuses_ping
+        ):
             return
         if dialled.unheard is not None:  # its handshake was an answer, and what it says next is `Upstreams`'
             return

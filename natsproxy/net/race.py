@@ -23,7 +23,7 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.net.dial import Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.shortage import OwnShortage
-from natsproxy.session.login import info_of, refusal
+from natsproxy.session.login import info_of, why_unusable
 
 SLOW: Final = 0.25
 """The seconds after which a dial no longer holds up the next one."""
@@ -130,7 +130,7 @@ class Race:
 
     def _take(self, dialled: Dialled) -> None:
         info, endpoint = info_of(dialled.greeting), dialled.endpoint
-        why = refusal(info) if info is not None else "it is no NATS server: its first line is no INFO"
+        why = why_unusable(info) if info is not None else "it is no NATS server: its first line is no INFO"
         kind = _GOOD
         if info is None or why is not None:
             self.failures[endpoint] = f"{endpoint}: {why}"

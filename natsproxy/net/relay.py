@@ -172,7 +172,7 @@ class Relay:
 
     @contained
     def snapshot(self) -> dict[str, Any]:
-        """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
+        """Return the state of the connection for a preamble (see `Session.snapshot`)."""
         self._catch_up()
         state = self.session.snapshot()
         state["open"] |= self.opened
@@ -187,7 +187,7 @@ class Relay:
         """Put another chain in force; return whether it is, or the connection over: else call it again."""
         self._catch_up()
         self._perform(self.session.swap(chain, now_ns(), limit))
-        return self.session.chain is chain or self.session.over
+        return self.session.runner.chain is chain or self.session.over
 
     @contained
     def control(self, act: Callable[[Control, int], None]) -> None:
@@ -321,7 +321,7 @@ class Relay:
 
     def _stop(self, end: End) -> None:
         if self.end is None:
-            self.end = with_lost_cause(end, self.client, self.server, self.session.server_error)
+            self.end = with_lost_cause(end, self.client, self.server, self.session.connection.server_error)
             self._halt()
 
     def _halt(self) -> None:

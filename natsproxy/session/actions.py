@@ -59,3 +59,15 @@ class End(NamedTuple):
 
 
 Action = Send | Finish | Record | Emit | Authenticate | End
+
+
+class Actions(list[Action]):
+    """The actions that a session has asked for: the one place where all of its parts put theirs."""
+
+    __slots__ = ()
+
+    def take(self) -> list[Action]:
+        """Take them out."""
+        taken = self.copy()
+        self.clear()
+        return taken

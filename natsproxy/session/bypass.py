@@ -10,69 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
+from natsproxy.session.connection import Connection
 from natsproxy.session.direction import OpenFrame
-from natsproxy.session.frame_paths import FramePaths
-from natsproxy.session.parts import Parts
 from natsproxy.session.phase import Phase, PipePhase
-from natsproxy.wire.ops import C2S, Direction, Op
-
-
-class Bypass:
-    """The part of a session that lets frames go past it."""
-
-    __slots__ = ("_paths", "_pongs", "_runner", "_state")
-
-    def __init__(self, parts: Parts, paths: FramePaths) -> None:
-        self._state, self._pongs, _, self._runner = parts
-        self._paths = paths
-
-    def clear(self, direction: Direction) -> bool:
-        """Return whether frames that nobody wants may go by: nothing happens between them."""
-        state = self._state
-        pipe = state.pipes[direction]
-        return (
-            (state.phase is Phase.READY or state.phase is Phase.CONNECTED)
-            and pipe.phase is PipePhase.FRAMED
-            and pipe.open is None
-            and not (pipe.outbox.active or pipe.swallowing or pipe.later)
-            and pipe.scanner.idle
-            and not pipe.records.suspicious
-            and state.answers.then_end is None  # a drain waits for the last answer
-        )
-
-    def decisions(self, direction: Direction) -> object | None:
-        """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
-        if self._paths.fastpath(self._state.pipes[direction]) is None:
-            return None
-        return self._runner.rules.decisions(direction)
-
-    def catch_up(self, passed: PassedFrames) -> None:
-        """Count the frames that went by, and report what rules did to them."""
-        for pipe in self._state.pipes:
-            taken = passed.take(pipe.direction)
-            if taken is None:
-                continue
-            frames, sent, size, ops, opened, out, dropped = taken
-            if pipe.direction == C2S and sent:
-                self._pongs.last = None  # the fence there no longer stands at the end of the stream
-            pipe.in_bytes += size
-            pipe.sender.out_next += sent
-            pipe.sender.out_bytes += out
-            for op, count in dropped:
-                pipe.sender.surplus[op] -= count
-            pipe.scanner.skip(frames, size, ops)
-            if opened is not None:
-                op, ordinal, went, whole, missing, data = OpenPassed(*opened)
-                pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, went)
-                pipe.scanner.skip_into(missing)
-            self._runner.emit_fired()
-
-    def leave(self, rests: tuple[bytes, bytes]) -> None:
-        """Take the unfinished control lines that the plane has kept, at its end."""
-        for pipe, rest in zip(self._state.pipes, rests, strict=True):
-            if rest:
-                pipe.in_bytes += len(rest)
-                pipe.scanner.feed(rest)
+from natsproxy.session.rule_runner import RuleRunner
+from natsproxy.wire.ops import Direction, Op
 
 
 class OpenPassed(NamedTuple):
@@ -109,3 +51,59 @@ class PassedFrames(Protocol):
     def take(self, direction: int) -> Passed | None:
         """Return the frames since the last call, None for none."""
         ...
+
+
+class Bypass:
+    """The part of a session that lets frames go past it."""
+
+    __slots__ = ("_connection", "_lifecycle", "_runner")
+
+    def __init__(self, connection: Connection, runner: RuleRunner) -> None:
+        self._connection = connection
+        self._lifecycle = connection.lifecycle
+        self._runner = runner
+
+    def clear(self, direction: Direction) -> bool:
+        """Return whether frames that nobody wants may go by: nothing happens between them."""
+        phase, pipe = self._lifecycle.phase, self._connection.pipes[direction]
+        return (
+            (phase is Phase.READY or phase is Phase.CONNECTED)
+            and pipe.phase is PipePhase.FRAMED
+            and pipe.open is None
+            and not (pipe.outbox.active or pipe.swallowing or pipe.later)
+            and pipe.scanner.idle
+            and not pipe.records.suspicious
+            and self._lifecycle.drained is None  # a drain waits for the last answer
+        )
+
+    def decisions(self, direction: Direction) -> object | None:
+        """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
+        if self._runner.fastpath(self._connection.pipes[direction]) is None:
+            return None
+        return self._runner.rules.decisions(direction)
+
+    def catch_up(self, passed: PassedFrames) -> None:
+        """Count the frames that went by, and report what rules did to them."""
+        for pipe in self._connection.pipes:
+            taken = passed.take(pipe.direction)
+            if taken is None:
+                continue
+            frames, sent, size, ops, opened, out, dropped = taken
+            pipe.in_bytes += size
+            pipe.sender.out_next += sent
+            pipe.sender.out_bytes += out
+            for op, count in dropped:
+                pipe.sender.surplus[op] -= count
+            pipe.scanner.skip(frames, size, ops)
+            if opened is not None:
+                op, ordinal, went, whole, missing, data = OpenPassed(*opened)
+                pipe.open = OpenFrame(Op(op), ordinal, data, data, None, whole, went)
+                pipe.scanner.skip_into(missing)
+            self._runner.emit_fired()
+
+    def leave(self, rests: tuple[bytes, bytes]) -> None:
+        """Take the unfinished control lines that the plane has kept, at its end."""
+        for pipe, rest in zip(self._connection.pipes, rests, strict=True):
+            if rest:
+                pipe.in_bytes += len(rest)
+                pipe.scanner.feed(rest)

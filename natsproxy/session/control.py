@@ -7,26 +7,32 @@ due; the caller has the deadline.
 
 from __future__ import annotations
 
+from typing import Final
+
 from natsproxy.capture.filter.redact import redact_frames
+from natsproxy.protocol.patternset import PatternSet
 from natsproxy.session import close_reasons
-from natsproxy.session.connection import NEVER, ConnectionState
-from natsproxy.session.fences import PongQueue
-from natsproxy.session.login import lame_duck, rewritten
+from natsproxy.session.connection import Connection
+from natsproxy.session.login import client_info, lame_duck
 from natsproxy.session.phase import OVER, Phase
-from natsproxy.session.rule_runner import RuleRunner
+from natsproxy.session.rule_runner import NEVER, RuleRunner
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C, Op
+
+_NOTHING: Final[PatternSet[None]] = PatternSet(())
 
 
 class Control:
     """The control of one connection; its actions are taken from the session afterwards."""
 
-    __slots__ = ("_pongs", "_runner", "_state")
+    __slots__ = ("_connection", "_lifecycle", "_runner", "_subscribed", "_version")
 
-    def __init__(self, state: ConnectionState, pongs: PongQueue, runner: RuleRunner) -> None:
-        self._state = state
-        self._pongs = pongs
+    def __init__(self, connection: Connection, runner: RuleRunner) -> None:
+        self._connection = connection
+        self._lifecycle = connection.lifecycle
         self._runner = runner
+        self._version = -1  # of the subscriptions whose subjects these are
+        self._subscribed = _NOTHING
 
     def suspend(self, now: int, *, on: bool) -> None:
         """Lose the messages of both directions from the next frame on, or pass them again.
@@ -34,34 +40,31 @@ class Control:
         Both legs stay alive: PINGs are answered, by us where the server does not.  SUB, UNSUB, CONNECT, INFO
         and -ERR pass: without them the two sides would disagree afterwards, for good.
         """
-        self._state.suspended = on
-        self._runner.update_conditions(now)
+        self._runner.suspend(now, on=on)
 
     def pause(self, now: int, *, lasts: int | None) -> None:
         """Read nothing from either side for so long (ns), until 0 is asked for where it is None."""
-        self._state.paused_until = NEVER if lasts is None else now + lasts
-        self._runner.update_conditions(now)
+        self._runner.pause(now, until=NEVER if lasts is None else now + lasts)
 
     def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
         """End the connection with an -ERR for the client, behind the frame that it is getting."""
-        if not self._state.over:
-            self._state.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
-            self._state.end(cause, detail)
+        if not self._lifecycle.over:
+            self._connection.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
+            self._lifecycle.end(cause, detail)
 
     def facts(self, now: int) -> dict[str, object]:
         """Return what an operator may want to know beyond the counters: phase, key, what was asked for."""
-        state = self._state
         return {
-            "key": state.key,
-            "phase": state.phase.name.lower(),
-            "suspended": state.suspended,
-            "paused": now < state.paused_until,
+            "key": self._connection.key,
+            "phase": self._lifecycle.phase.name.lower(),
+            "suspended": self._runner.suspended,
+            "paused": now < self._runner.paused_until,
         }
 
     @property
     def connect(self) -> bytes:
         """The last CONNECT of the client without its secrets, b"" for none."""
-        return redact_frames(self._state.last_connect, C2S)
+        return redact_frames(self._connection.last_connect, C2S)
 
     def lame_duck(self, now: int) -> None:
         """Announce to the client that its connection ends soon, as a server does that is going to stop.
@@ -69,10 +72,10 @@ class Control:
         Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
         word on the INFO of clients.
         """
-        pipe, state = self._state.pipes[S2C], self._state
-        takes_info = state.phase is Phase.READY and state.connect.protocol > 0
+        connection, pipe = self._connection, self._connection.pipes[S2C]
+        takes_info = self._lifecycle.phase is Phase.READY and connection.connect.protocol > 0
         if takes_info and not pipe.scanner.interest.need(Op.INFO, b""):
-            args = lame_duck(rewritten(state.last_info[len("INFO") :].strip(), state.settings))
+            args = lame_duck(client_info(connection.last_info[len("INFO") :].strip(), connection.settings))
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
 
     def drain(self, now: int, *, answers: bool = True) -> None:
@@ -80,25 +83,39 @@ class Control:
 
         answers: and once no answer to one of its requests is due.
         """
-        if self._state.over or self._state.pipes[C2S].unframed:
+        if self._lifecycle.over or self._connection.pipes[C2S].unframed:
             return
-        if self._state.shut:  # it has no answers to wait for
-            self._state.end(close_reasons.DRAINED, "natsproxy is shutting down")
+        if self._lifecycle.shut:  # it has no answers to wait for
+            self._lifecycle.end(close_reasons.DRAINED, "natsproxy is shutting down")
             return
-        fence = self._pongs.fence(now)
+        fence = self._connection.fences.fence(now)
         # A fence that ends the connection for another cause keeps that cause.
         fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
         fence.drains = answers
 
     def requests(self) -> frozenset[bytes]:
-        """Return the reply subjects of the client's requests that have no answer yet."""
-        state = self._state
-        if state.phase is OVER:
+        """Return the reply subjects of the client's requests that have no answer yet.
+
+        The scanners keep them (`wire/awaited.py`).  The client can get an answer only on a live subscription,
+        so a subject that matches none is forgotten: the client gave up.  A request whose reply subject a rule
+        rewrites is not waited for either: the table holds the client's spelling, its answer comes by the
+        server's, and cannot be recognized.
+        """
+        if self._lifecycle.phase is OVER:
             return frozenset()
-        return state.answers.due(state.subs, state.subs_version)
+        awaited, subs = self._connection.awaited, self._connection.subs
+        if awaited and subs.version != self._version:
+            self._version = subs.version
+            self._subscribed = PatternSet(
+                (sub.subject, None) for sub in subs.values() if sub.upstream == sub.subject
+            )
+        for subject in tuple(awaited):
+            if not self._subscribed.matches(subject):
+                del awaited[subject]
+        return frozenset(awaited)
 
     def end_if_answered(self) -> None:
         """End a connection that waits for answers, if none is due and the last one has gone to the client."""
-        end, s2c = self._state.answers.then_end, self._state.pipes[S2C]
+        end, s2c = self._lifecycle.drained, self._connection.pipes[S2C]
         if end is not None and not (s2c.mid_frame or s2c.outbox.bytes or self.requests()):
-            self._state.end(*end)
+            self._lifecycle.end(*end)

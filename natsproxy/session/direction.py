@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple
 from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
 from natsproxy.capture.format.records import Flags, Frames, Opaque
 from natsproxy.rules.interface import Decision
-from natsproxy.session.actions import Action, Finish, Record, Send
-from natsproxy.session.outbox import Item, Outbox
+from natsproxy.session.actions import Actions, Finish, Record, Send
+from natsproxy.session.outbox import Outbox, Outgoing, Source
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
 from natsproxy.session.values import SMALL, Budget, SessionSettings, WorkLimit
 from natsproxy.wire import encode
@@ -26,357 +26,30 @@ from natsproxy.wire.ops import OPS, Direction, Op, op_of
 from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.scanner import Interest, Scanner
 
-
-class Deciding(NamedTuple):
-    """A frame on which the rules are about to decide, in steps.  ordinal: its number."""
-
-    frame: Frame
-    ordinal: int
-    steps: Iterator[None]
-
-
-class DirectionPipe:
-    """One direction of one session.
-
-    phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
-    pending: a call reached its limit while the scanner had more.  waiting: its last frame is being checked;
-    those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
-    which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
-    gone, not yet recorded.  deciding: the frame on which a decision was begun and not made: those behind it
-    wait.  open: the frame whose payload is still coming.  later: frames of ours that wait
-    for its end.  owed: bytes that fences take, and the answers that wait for them.  unread: bytes of a
-    connection that is gone that came, and that no call has come to.
-    """
-
-    def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
-        self.direction = direction
-        self.scanner = scanner
-        self.phase = PipePhase.FRAMED
-        self.records = DirectionRecords(direction, scanner, context)
-        self.sender = Sender(direction, self.records, context)
-        self.outbox = self.sender.outbox
-        self.in_bytes = self.handled = self.owed = self.unread = 0
-        self.swallowing = self.pending = self.waiting = False
-        self.boundary_by: int | None = None
-        self.unsent: deque[Item] | None = None
-        self._settings = context.settings
-        self._budget = context.budget
-        self._buffer = b""
-        self._start = self._end = self._frames = self._ops = self._first = self._charged = 0
-        self.open: OpenFrame | None = None
-        self.deciding: Deciding | None = None
-        self.later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
-        self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
-
-    # -- the phase
-
-    def step(self, event: PipeEvent) -> None:
-        """Move to the phase that follows an event."""
-        self.phase = PIPE_TRANSITIONS[self.phase].get(event, self.phase)
-
-    @property
-    def ended(self) -> bool:
-        """True if the sender's stream is over, or must not go on."""
-        return self.phase >= PipePhase.ENDED
-
-    @property
-    def unframed(self) -> bool:
-        """True if its bytes pass without being framed."""
-        return self.phase in (PipePhase.UNFRAMED, PipePhase.UNFRAMED_ENDED)
-
-    @property
-    def passed_on(self) -> bool:
-        """True if the sender's stream is over, and all of its bytes that go on have gone."""
-        return self.ended and not (self.pending or self.outbox.bytes)
-
-    @property
-    def next_in(self) -> int:
-        """The ordinal of the next frame to be dealt with."""
-        return self.scanner.ordinal if self.deciding is None else self.deciding.ordinal
-
-    @property
-    def out_next(self) -> int:
-        """The ordinal of the next frame that goes out."""
-        return self.sender.out_next
-
-    # -- frames that pass
-
-    def pass_(self, segment: Run | Frame, first: int, now: int) -> None:
-        """Let a run or a frame go on as it is; `first` is its (first) ordinal."""
-        if isinstance(segment, Frame):
-            frames, ops = 1, 1 << segment.op
-            if segment.missing:
-                self.replace(segment, (segment.raw,), first, now, None)
-                return
-        else:
-            frames, ops = segment.frames, segment.ops
-        # The same buffer, and no gap: the slice grows, and one send and one record serve all of it.
-        if self._frames and segment.buffer is self._buffer and segment.start == self._end:
-            self._end = segment.end
-            self._frames += frames
-            self._ops |= ops
-            return
-        self.flush(now)
-        self._buffer, self._start, self._end = segment.buffer, segment.start, segment.end
-        self._frames, self._ops, self._first = frames, ops, first
-
-    def flush(self, now: int) -> None:
-        """Send and record the frames that have been gathered."""
-        if self._changed:
-            changed, self._changed = self._changed, []
-            self.sender.write(b"".join(changed))
-            self.sender.out_next += len(changed)
-        if not self._frames:
-            return
-        # A view of the read: bytes that no rule wants are not copied between the two sockets.
-        data: bytes | memoryview = self._buffer
-        if self._end - self._start != len(self._buffer):
-            data = memoryview(self._buffer)[self._start : self._end]
-        frames, self._frames = self._frames, 0
-        self.sender.pass_(data, frames, self._ops, self._first, now)
-        self._buffer = b""
-
-    # -- frames that do not pass as they are
-
-    def hold(self, run: Run, first: int, now: int, until: int, cause: str) -> None:
-        """Send neighbouring frames as they are, at `until` and not before."""
-        self.flush(now)
-        # A copy: a view would keep the whole read in memory as long as the delay lasts.
-        data = run.buffer[run.start : run.end]
-        self.sender.hold(Item([data], until, run.frames, run.ops, first, now, cause))
-
-    def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
-        """Send other frames in the place of neighbouring ones, one for each."""
-        if self.records.on or self.records.suspicious or self.outbox.active:
-            for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
-                self.replace(frame, (raw,), first + place, now, cause)
-            return
-        if self._frames:
-            self.flush(now)
-        self._changed += out
-
-    def lose(self, run: Run, first: int, now: int, cause: str = "swallow") -> None:
-        """Let a run go no further."""
-        self.flush(now)
-        data = memoryview(run.buffer)[run.start : run.end]
-        self.sender.kept(data, run.frames, run.ops)
-        self.records.stayed(data, run, first, now, cause)
-
-    def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
-        """Let a frame go no further, its missing part included."""
-        self.flush(now)
-        self.sender.surplus[frame.op] -= 1
-        if frame.missing:
-            self.open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
-        else:
-            self.records.stayed(frame.raw, frame, ordinal, now, cause)
-
-    def replace(
-        self,
-        frame: Frame,
-        out: tuple[bytes, ...],
-        ordinal: int,
-        now: int,
-        cause: str | None,
-        decision: Decision | None = None,
-    ) -> None:
-        """Send `out` (whole frames; a head if the frame is not whole) in a frame's place, maybe later.
-
-        cause None: the frame itself, untouched.  decision: its times (`until`, `overtake`, `defer`) hold.
-        """
-        until, overtake, defer = None, False, 0
-        if decision is not None:
-            until = decision.until
-            # PING and PONG keep their place: a PONG does not say to which PING it belongs.
-            if frame.op not in (Op.PING, Op.PONG):
-                overtake, defer = decision.overtake, decision.defer
-        held = until is not None or defer > 0 or self.outbox.active
-        untouched = out == (frame.raw,)
-        secret = not untouched and self.records.changes((frame.raw, *out))
-        if not (held or self.records.on or frame.missing):
-            if self._frames:
-                self.flush(now)
-            self._changed += out
-            self.sender.changed(frame.op, out)
-            return
-        self.flush(now)
-        due = now if until is None else until
-        if frame.missing:
-            self._begin_open(frame, out[0], ordinal, now, cause, due if held else None, secret)
-            return
-        if not untouched:
-            self.records.stayed(frame.raw, frame, ordinal, now, cause or "", secret=secret)
-        in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
-        self.sender.surplus[frame.op] -= 1
-        for raw in out:
-            ops = 1 << op_of(raw, frame.op)
-            item = Item([raw], due, 1, ops, in_first, in_t, cause, of, overtake, defer, secret)
-            if held:
-                self.outbox.put(item)
-            else:
-                self.sender.send(item, raw, now)
-
-    def _begin_open(
-        self,
-        frame: Frame,
-        head: bytes,
-        ordinal: int,
-        now: int,
-        cause: str | None,
-        due: int | None,
-        secret: bool,
-    ) -> None:
-        """Begin a frame whose payload is still coming.
-
-        head: its first bytes, as they go on.  due: the time (ns) until which it is held, None for not at all.
-        """
-        self.open = OpenFrame(frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None, secret)
-        if due is not None:
-            untouched = head == frame.raw
-            in_first, in_t, of = (ordinal, now, None) if untouched else (None, None, ordinal)
-            ops = 1 << op_of(head, frame.op)
-            self.open.item = Item([head], due, 1, ops, in_first, in_t, cause, of, secret=secret, open=True)
-            self.sender.surplus[frame.op] -= 1
-            self.outbox.put(self.open.item)
-        else:
-            # Its head goes out now, so it has its place among the frames sent, however its body ends.
-            self.open.out_first = self.out_next
-            self.sender.write(head)
-            self.sender.out_next += 1
-            self.sender.changed(frame.op, (head,))
-
-    def body(self, segment: Body, now: int) -> None:
-        """Take more bytes of the open frame."""
-        opened = self.open
-        assert opened is not None
-        data = segment.buffer[segment.start : segment.end]
-        if opened.item is not None:
-            self.outbox.grow(opened.item, data, last=segment.last)
-        elif opened.head_out is not None:
-            self.sender.write(data)
-        if self.records.on:
-            room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
-            if self._budget.spent and len(opened.tail) + len(data) > SMALL:
-                opened.cut = True  # later bytes must not be glued to the ones that are here
-            if not opened.cut:
-                opened.tail += data[: max(0, room)]
-        if segment.last:
-            self.open = None
-            # A held frame that goes on untouched is recorded as it leaves, with both of its times.
-            if opened.item is None or opened.item.in_first is None:
-                self.records.open_ended(opened, now)
-            if self.later:
-                self._boundary(now)
-
-    def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
-        """Send frames of ours here, or behind the frame that is half sent (see `boundary_by`).
-
-        A stream that is not framed has no place for them: they are dropped.
-        """
-        self.flush(now)
-        if self.unframed:
-            return
-        if self.mid_frame:
-            self.later.append((raw, ops, cause))
-            if self.boundary_by is None:
-                self.boundary_by = now + self._settings.boundary_timeout
-            return
-        for each, op in self.records.split(raw, ops):
-            self.sender.put(Item([each], now, 1, op, None, None, cause), each, now)
-
-    def _boundary(self, now: int) -> None:
-        later, self.later, self.boundary_by = self.later, [], None
-        for raw, ops, cause in later:
-            self.inject(raw, ops, now, cause)
-
-    def pass_unframed(self, data: bytes, now: int) -> None:
-        """Pass bytes that are not framed; only their length is recorded."""
-        self.flush(now)
-        self.sender.put(Item([data], now, 0, 0, None, None), data, now)
-        self.records.unframed(len(data), now)
-
-    def _cut_open(self, now: int) -> None:
-        """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
-        opened, self.open = self.open, None
-        if opened is not None:
-            self.records.open_ended(opened, now, Flags.CUT)
-            if opened.item is not None:
-                # It is recorded now, and goes out as far as it came: it is no frame, and none is awaited.
-                opened.item.in_first, opened.item.frames, opened.item.open = None, 0, False
-
-    def cut(self, rest: bytes, now: int) -> None:
-        """Take the end of the sender's stream, maybe inside a frame; pass the last bytes and record them."""
-        self.flush(now)
-        self._cut_open(now)
-        if rest:
-            self.sender.put(Item([rest], now, 0, 0, None, None), rest, now)
-            self.records.cut_short(rest, self.scanner.ordinal, self.out_next, now)
-        self.step(PipeEvent.END)
-
-    def abandon(self, now: int, limit: WorkLimit) -> None:
-        """Record the frames of a lost connection that were read and not sent, up to the limit.
-
-        Bytes that no call has come to are as if they had not been read.
-        """
-        if self.deciding is not None:
-            frame, ordinal, _ = self.deciding
-            self.deciding = None
-            self.drop(frame, ordinal, now, UNSENT)
-        self._cut_open(now)
-        if self.pending:
-            self.unread = len(self.scanner.rest())
-            self.in_bytes -= self.unread
-            self.pending = False
-        self.unsent = deque(self.outbox.left()) if self.unsent is None else self.unsent
-        while self.unsent and not limit.reached():
-            item = self.unsent.popleft()
-            if item.frames and item.in_first is not None:
-                data = b"".join(item.parts)
-                run = Run(data, 0, len(data), item.frames, item.ops)
-                self.records.stayed(data, run, item.in_first, item.in_t, item.cause or UNSENT)
-        if not (self.unsent or self.ended):
-            self.records.left(self.scanner.rest(), self.scanner.ordinal, now)
-            self.step(PipeEvent.END)
-
-    @property
-    def mid_frame(self) -> bool:
-        """True if a frame is half sent, or may be: no frame of ours may go out now."""
-        return self.unframed or (self.open is not None and self.open.head_out is not None)
-
-    @property
-    def full(self) -> bool:
-        """True if the sender must wait: so much is held back, or its last frame is being checked."""
-        held = self.outbox.bytes + self.owed
-        most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs are to be read
-        over = held > SMALL and (held > most or self._budget.spent)
-        return over or self.waiting or self.outbox.conditions.stop_reading
-
-    # -- the budget
-
-    def set_buffer_limit(self) -> None:
-        """Set the bytes that the scanner may hold, before a read: fewer when the budget is spent."""
-        most = self._settings.rule_buffer
-        self.scanner.buffer_limit = min(SMALL, most) if self._budget.spent else most
-
-    def charge(self) -> None:
-        """Charge the bytes held here to the budget, after a read or a release."""
-        held = self.scanner.held + self.outbox.bytes + self.owed
-        if self.deciding is not None:
-            held += self.deciding.frame.end - self.deciding.frame.start
-        if self.open is not None:
-            held += len(self.open.tail)
-        self._budget.used += held - self._charged
-        self._charged = held
-
-    def refund(self) -> None:
-        """Give back the bytes of a connection that is gone."""
-        self._budget.used -= self._charged
-        self._charged = 0
-
-
 UNSENT: Final = "unsent"
 """The cause of frames that were read and not sent when the connection ended."""
+OURS: Final = Source()
+"""The source of bytes of ours, or of bytes that are no frame: they have no record of their own."""
+_AS_IT_CAME: Final = Decision()
+_IN_PLACE: Final = (Op.PING, Op.PONG)
+"""The ops that keep their place whatever rules say: a PONG does not say to which PING it belongs."""
 _GREETINGS: Final = Interest((Clause(SECRET_OPS),))
+
+
+@dataclass(frozen=True, slots=True)
+class PipeContext:
+    """The values that both pipes of a connection get.
+
+    conn: its number, in events and records.  record: whether records are made from the start.  budget: of all
+    connections.  secrets: of both directions, because an answer is secret where its request was.
+    """
+
+    settings: SessionSettings
+    conn: int
+    record: bool
+    budget: Budget
+    secrets: Secrets
+    actions: Actions
 
 
 @dataclass(slots=True, eq=False)
@@ -385,7 +58,7 @@ class OpenFrame:
 
     head_in, head_out: its first bytes as they came and as they went (None: they did not go).  secret: one of
     the two makes a secret of both.  tail: the bytes since then, as far as they are recorded; cut: no more of
-    them are.  item: its place in the outbox, if it is held.
+    them are.  held: its place in the outbox, if it waits there.
     """
 
     op: int
@@ -398,7 +71,7 @@ class OpenFrame:
     secret: bool = False
     tail: bytearray = field(default_factory=bytearray)
     cut: bool = False
-    item: Item | None = None
+    held: Outgoing | None = None
 
 
 class DirectionRecords:
@@ -577,53 +250,45 @@ class Sender:
     def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
         """Send whole frames as they came, now or behind those that wait; first: the ordinal of the first."""
         if self.outbox.active:
-            self.hold(Item([bytes(data)], now, frames, ops, first, now))
+            self.hold(bytes(data), frames, ops, Source(first, now), now)
             return
-        # No item here: this is the path of frames that no rule wants.
+        # No `Source` here: this is the path of frames that no rule wants.
         self.write(data)
         if self._records.on:
             conn, direction, out_first = self._conn, self._direction, self.out_next
             self._records.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
         self.out_next += frames
 
-    def hold(self, item: Item) -> None:
-        """Let frames that came wait for their time."""
-        self.kept(item.parts[0], item.frames, item.ops)
-        self.outbox.put(item)
+    def hold(self, data: bytes, frames: int, ops: int, source: Source, due: int) -> None:
+        """Let whole frames that came wait for their time."""
+        self.kept(data, frames, ops)
+        self.outbox.put(Outgoing([data], frames, ops, source, due))
 
-    def put(self, item: Item, data: bytes, now: int) -> None:
-        """Send an item, whose bytes are `data`, behind those that wait."""
+    def put(self, data: bytes, frames: int, ops: int, source: Source, now: int) -> None:
+        """Send bytes behind those that wait."""
         if self.outbox.active:
-            self.outbox.put(item)
+            self.outbox.put(Outgoing([data], frames, ops, source, now))
         else:
-            self.send(item, data, now)
+            self.send(data, frames, ops, source, now)
 
-    def send(self, item: Item, data: bytes, now: int) -> None:
-        """Send an item, whose bytes are `data`, and record it."""
+    def send(self, data: bytes, frames: int, ops: int, source: Source, now: int) -> None:
+        """Send bytes now, and record them if they are whole frames."""
         self.write(data)
-        if item.frames:
-            self._count(data, item.frames, item.ops, 1)
-        if self._records.on and item.frames:
-            record = Frames(
-                conn=self._conn,
-                direction=self._direction,
-                data=data,
-                frames=item.frames,
-                ops=item.ops,
-                in_first=item.in_first,
-                in_t=item.in_t,
-                out_first=self.out_next,
-                out_t=now,
-                cause=item.cause,
-                extra=None if item.of is None else {"of": item.of},
-            )
-            self._records.put(record, secret=item.secret)
-        self.out_next += item.frames
+        if not frames:
+            return
+        self._count(data, frames, ops, 1)
+        if self._records.on:
+            first, t, of, cause, secret = source
+            extra = None if of is None else {"of": of}
+            conn, direction, out_first = self._conn, self._direction, self.out_next
+            record = Frames(conn, direction, data, frames, ops, first, t, out_first, now, cause, extra=extra)
+            self._records.put(record, secret=secret)
+        self.out_next += frames
 
     def finish(self, now: int) -> None:
         """Half-close the direction behind the items that wait."""
         if self.outbox.active:
-            self.outbox.put(Item([], now, 0, 0, None, None, finish=True))
+            self.outbox.put(Outgoing([], 0, 0, OURS, now, finish=True))
         else:
             self._actions.append(Finish(self._direction))
 
@@ -635,24 +300,357 @@ class Sender:
             if item.finish:
                 self._actions.append(Finish(self._direction))
             elif data:
-                self.send(item, data, now)
+                self.send(data, item.frames, item.ops, item.source, now)
         for piece in self.outbox.slices(now, limit.reached):
             self.out_bytes += len(piece)
             self._actions.append(Send(self._direction, piece))
 
 
-@dataclass(frozen=True, slots=True)
-class PipeContext:
-    """The values that both pipes of a connection get.
+class Deciding(NamedTuple):
+    """A frame on which the rules are about to decide, in steps.  ordinal: its number."""
 
-    conn: its number, in events and records.  record: whether records are made from the start.  budget: of all
-    connections.  secrets: of both directions, because an answer is secret where its request was.  actions:
-    the list that all parts of the session append to.
+    frame: Frame
+    ordinal: int
+    steps: Iterator[None]
+
+
+class DirectionPipe:
+    """One direction of one session.
+
+    phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
+    pending: a call reached its limit while the scanner had more.  waiting: its last frame is being checked;
+    those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
+    which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
+    gone, not yet recorded.  deciding: the frame on which a decision was begun and not made: those behind it
+    wait.  open: the frame whose payload is still coming.  later: frames of ours that wait
+    for its end.  owed: bytes that fences take, and the answers that wait for them.  unread: bytes of a
+    connection that is gone that came, and that no call has come to.
     """
 
-    settings: SessionSettings
-    conn: int
-    record: bool
-    budget: Budget
-    secrets: Secrets
-    actions: list[Action]
+    def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
+        self.direction = direction
+        self.scanner = scanner
+        self.phase = PipePhase.FRAMED
+        self.records = DirectionRecords(direction, scanner, context)
+        self.sender = Sender(direction, self.records, context)
+        self.outbox = self.sender.outbox
+        self.in_bytes = self.handled = self.owed = self.unread = 0
+        self.swallowing = self.pending = self.waiting = False
+        self.boundary_by: int | None = None
+        self.unsent: deque[Outgoing] | None = None
+        self._settings = context.settings
+        self._budget = context.budget
+        self._buffer = b""
+        self._start = self._end = self._frames = self._ops = self._first = self._charged = 0
+        self.open: OpenFrame | None = None
+        self.deciding: Deciding | None = None
+        self.later: list[tuple[bytes, int, str]] = []  # injected inside a frame: they go out behind it
+        self._changed: list[bytes] = []  # changed frames that go out as one, while nobody records
+
+    # -- the phase
+
+    def step(self, event: PipeEvent) -> None:
+        """Move to the phase that follows an event."""
+        self.phase = PIPE_TRANSITIONS[self.phase].get(event, self.phase)
+
+    @property
+    def ended(self) -> bool:
+        """True if the sender's stream is over, or must not go on."""
+        return self.phase >= PipePhase.ENDED
+
+    @property
+    def unframed(self) -> bool:
+        """True if its bytes pass without being framed."""
+        return self.phase in (PipePhase.UNFRAMED, PipePhase.UNFRAMED_ENDED)
+
+    @property
+    def passed_on(self) -> bool:
+        """True if the sender's stream is over, and all of its bytes that go on have gone."""
+        return self.ended and not (self.pending or self.outbox.bytes)
+
+    @property
+    def next_in(self) -> int:
+        """The ordinal of the next frame to be dealt with."""
+        return self.scanner.ordinal if self.deciding is None else self.deciding.ordinal
+
+    @property
+    def out_next(self) -> int:
+        """The ordinal of the next frame that goes out."""
+        return self.sender.out_next
+
+    # -- frames that pass
+
+    def pass_(self, segment: Run | Frame, first: int, now: int) -> None:
+        """Let a run or a frame go on as it is; `first` is its (first) ordinal."""
+        if isinstance(segment, Frame):
+            frames, ops = 1, 1 << segment.op
+            if segment.missing:
+                self._begin_open(segment, segment.raw, first, now, _AS_IT_CAME)
+                return
+        else:
+            frames, ops = segment.frames, segment.ops
+        # The same buffer, and no gap: the slice grows, and one send and one record serve all of it.
+        if self._frames and segment.buffer is self._buffer and segment.start == self._end:
+            self._end = segment.end
+            self._frames += frames
+            self._ops |= ops
+            return
+        self.flush(now)
+        self._buffer, self._start, self._end = segment.buffer, segment.start, segment.end
+        self._frames, self._ops, self._first = frames, ops, first
+
+    def flush(self, now: int) -> None:
+        """Send and record the frames that have been gathered."""
+        if self._changed:
+            changed, self._changed = self._changed, []
+            self.sender.write(b"".join(changed))
+            self.sender.out_next += len(changed)
+        if not self._frames:
+            return
+        # A view of the read: bytes that no rule wants are not copied between the two sockets.
+        data: bytes | memoryview = self._buffer
+        if self._end - self._start != len(self._buffer):
+            data = memoryview(self._buffer)[self._start : self._end]
+        frames, self._frames = self._frames, 0
+        self.sender.pass_(data, frames, self._ops, self._first, now)
+        self._buffer = b""
+
+    # -- frames that do not pass as they are
+
+    def hold(self, run: Run, first: int, now: int, until: int, cause: str) -> None:
+        """Send neighbouring frames as they are, at `until` and not before."""
+        self.flush(now)
+        # A copy: a view would keep the whole read in memory as long as the delay lasts.
+        data = run.buffer[run.start : run.end]
+        self.sender.hold(data, run.frames, run.ops, Source(first, now, cause=cause), until)
+
+    def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
+        """Send other frames in the place of neighbouring ones, one for each."""
+        if self.records.on or self.records.suspicious or self.outbox.active:
+            for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
+                self.replace(frame, first + place, Decision((raw,), cause=cause), now)
+            return
+        if self._frames:
+            self.flush(now)
+        self._changed += out
+
+    def lose(self, run: Run, first: int, now: int, cause: str = "swallow") -> None:
+        """Let a run go no further."""
+        self.flush(now)
+        data = memoryview(run.buffer)[run.start : run.end]
+        self.sender.kept(data, run.frames, run.ops)
+        self.records.stayed(data, run, first, now, cause)
+
+    def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
+        """Let a frame go no further, its missing part included."""
+        self.flush(now)
+        self.sender.surplus[frame.op] -= 1
+        if frame.missing:
+            self.open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
+        else:
+            self.records.stayed(frame.raw, frame, ordinal, now, cause)
+
+    def replace(self, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
+        """Send what a decision says in a frame's place, at its time.
+
+        Where the frame is not whole, its head is sent: what is missing follows.
+        """
+        out = decision.out or (frame.raw,)
+        if frame.missing:
+            self._begin_open(frame, out[0], ordinal, now, decision)
+            return
+        as_it_came = out == (frame.raw,)
+        secret = not as_it_came and self.records.changes((frame.raw, *out))
+        held = self._waits(decision, frame.op)
+        if not (held or self.records.on):
+            if self._frames:
+                self.flush(now)
+            self._changed += out
+            self.sender.changed(frame.op, out)
+            return
+        self.flush(now)
+        if not as_it_came:
+            self.records.stayed(frame.raw, frame, ordinal, now, decision.cause, secret=secret)
+        source = self._source(as_it_came, ordinal, now, decision, secret)
+        self.sender.surplus[frame.op] -= 1
+        for raw in out:
+            ops = 1 << op_of(raw, frame.op)
+            if held:
+                self._hold_decided(raw, ops, frame.op, source, decision, now)
+            else:
+                self.sender.send(raw, 1, ops, source, now)
+
+    def _waits(self, decision: Decision, op: Op) -> bool:
+        """Return whether a frame waits: for the time that the rules say, or behind others."""
+        deferred = decision.defer > 0 and op not in _IN_PLACE
+        return decision.until is not None or deferred or self.outbox.active
+
+    @staticmethod
+    def _source(as_it_came: bool, ordinal: int, now: int, decision: Decision, secret: bool) -> Source:
+        cause = decision.cause or None
+        return Source(ordinal, now, None, cause) if as_it_came else Source(None, None, ordinal, cause, secret)
+
+    def _hold_decided(
+        self, raw: bytes, ops: int, op: Op, source: Source, decision: Decision, now: int
+    ) -> None:
+        """Let a whole frame wait as the rules say."""
+        held = Outgoing([raw], 1, ops, source, now if decision.until is None else decision.until)
+        if op not in _IN_PLACE:
+            held.overtake, held.defer = decision.overtake, decision.defer
+        self.outbox.put(held)
+
+    def _begin_open(self, frame: Frame, head: bytes, ordinal: int, now: int, decision: Decision) -> None:
+        """Begin a frame whose payload is still coming.  head: its first bytes, as they go on."""
+        as_it_came = head == frame.raw
+        secret = not as_it_came and self.records.changes((frame.raw, head))
+        self.flush(now)
+        cause = decision.cause or None
+        self.open = opened = OpenFrame(
+            frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None, secret
+        )
+        if self._waits(decision, frame.op):
+            due = now if decision.until is None else decision.until
+            source = self._source(as_it_came, ordinal, now, decision, secret)
+            opened.held = Outgoing([head], 1, 1 << op_of(head, frame.op), source, due, open=True)
+            self.sender.surplus[frame.op] -= 1
+            self.outbox.put(opened.held)
+        else:
+            # Its head goes out now, so it has its place among the frames sent, however its body ends.
+            opened.out_first = self.out_next
+            self.sender.write(head)
+            self.sender.out_next += 1
+            self.sender.changed(frame.op, (head,))
+
+    def body(self, segment: Body, now: int) -> None:
+        """Take more bytes of the open frame."""
+        opened = self.open
+        assert opened is not None
+        data = segment.buffer[segment.start : segment.end]
+        if opened.held is not None:
+            self.outbox.grow(opened.held, data, last=segment.last)
+        elif opened.head_out is not None:
+            self.sender.write(data)
+        if self.records.on:
+            room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
+            if self._budget.spent and len(opened.tail) + len(data) > SMALL:
+                opened.cut = True  # later bytes must not be glued to the ones that are here
+            if not opened.cut:
+                opened.tail += data[: max(0, room)]
+        if segment.last:
+            self.open = None
+            # A held frame that goes on untouched is recorded as it leaves, with both of its times.
+            if opened.held is None or opened.held.source.first is None:
+                self.records.open_ended(opened, now)
+            if self.later:
+                self._boundary(now)
+
+    def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
+        """Send frames of ours here, or behind the frame that is half sent (see `boundary_by`).
+
+        A stream that is not framed has no place for them: they are dropped.
+        """
+        self.flush(now)
+        if self.unframed:
+            return
+        if self.mid_frame:
+            self.later.append((raw, ops, cause))
+            if self.boundary_by is None:
+                self.boundary_by = now + self._settings.boundary_timeout
+            return
+        for each, op in self.records.split(raw, ops):
+            self.sender.put(each, 1, op, Source(cause=cause), now)
+
+    def _boundary(self, now: int) -> None:
+        later, self.later, self.boundary_by = self.later, [], None
+        for raw, ops, cause in later:
+            self.inject(raw, ops, now, cause)
+
+    def pass_unframed(self, data: bytes, now: int) -> None:
+        """Pass bytes that are not framed; only their length is recorded."""
+        self.flush(now)
+        self.sender.put(data, 0, 0, OURS, now)
+        self.records.unframed(len(data), now)
+
+    def _cut_open(self, now: int) -> None:
+        """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
+        opened, self.open = self.open, None
+        if opened is not None:
+            self.records.open_ended(opened, now, Flags.CUT)
+            if opened.held is not None:
+                # It is recorded now, and goes out as far as it came: it is no frame, and none is awaited.
+                opened.held.source, opened.held.frames, opened.held.open = OURS, 0, False
+
+    def cut(self, rest: bytes, now: int) -> None:
+        """Take the end of the sender's stream, maybe inside a frame; pass the last bytes and record them."""
+        self.flush(now)
+        self._cut_open(now)
+        if rest:
+            self.sender.put(rest, 0, 0, OURS, now)
+            self.records.cut_short(rest, self.scanner.ordinal, self.out_next, now)
+        self.step(PipeEvent.END)
+
+    def abandon(self, now: int, limit: WorkLimit) -> None:
+        """Record the frames of a lost connection that were read and not sent, up to the limit.
+
+        Bytes that no call has come to are as if they had not been read.
+        """
+        if self.deciding is not None:
+            frame, ordinal, _ = self.deciding
+            self.deciding = None
+            self.drop(frame, ordinal, now, UNSENT)
+        self._cut_open(now)
+        if self.pending:
+            self.unread = len(self.scanner.rest())
+            self.in_bytes -= self.unread
+            self.pending = False
+        self.unsent = deque(self.outbox.left()) if self.unsent is None else self.unsent
+        while self.unsent and not limit.reached():
+            held = self.unsent.popleft()
+            if held.frames and held.source.first is not None:
+                data = b"".join(held.parts)
+                run = Run(data, 0, len(data), held.frames, held.ops)
+                self.records.stayed(data, run, held.source.first, held.source.t, held.source.cause or UNSENT)
+        if not (self.unsent or self.ended):
+            self.records.left(self.scanner.rest(), self.scanner.ordinal, now)
+            self.step(PipeEvent.END)
+
+    @property
+    def position(self) -> int:
+        """The number of frames that go to the receiver before the next one; it never goes back."""
+        gathered = self._frames + len(self._changed) + len(self.later)
+        return self.sender.out_next + self.outbox.frames + gathered
+
+    @property
+    def mid_frame(self) -> bool:
+        """True if a frame is half sent, or may be: no frame of ours may go out now."""
+        return self.unframed or (self.open is not None and self.open.head_out is not None)
+
+    @property
+    def full(self) -> bool:
+        """True if the sender must wait: so much is held back, or its last frame is being checked."""
+        held = self.outbox.bytes + self.owed
+        most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs are to be read
+        over = held > SMALL and (held > most or self._budget.spent)
+        return over or self.waiting or self.outbox.conditions.stop_reading
+
+    # -- the budget
+
+    def set_buffer_limit(self) -> None:
+        """Set the bytes that the scanner may hold, before a read: fewer when the budget is spent."""
+        most = self._settings.rule_buffer
+        self.scanner.buffer_limit = min(SMALL, most) if self._budget.spent else most
+
+    def charge(self) -> None:
+        """Charge the bytes held here to the budget, after a read or a release."""
+        held = self.scanner.held + self.outbox.bytes + self.owed
+        if self.deciding is not None:
+            held += self.deciding.frame.end - self.deciding.frame.start
+        if self.open is not None:
+            held += len(self.open.tail)
+        self._budget.used += held - self._charged
+        self._charged = held
+
+    def refund(self) -> None:
+        """Give back the bytes of a connection that is gone."""
+        self._budget.used -= self._charged
+        self._charged = 0

@@ -5,11 +5,11 @@ Theory
    tells whose PONG it is.
 2. A PING of ours is a *fence*: where its PONG arrives, all that the server had to say about earlier frames
    has arrived too.  An answer of ours, in the server's place, goes out there.
-3. Neighbouring places of the c2s stream share one fence.  `PongQueue.last` is the fence at the end of that
-   stream; whoever sends something behind it sets it to None.
+3. Neighbours share one fence: the last one serves as long as nothing has gone to the server behind it, which
+   `DirectionPipe.position` tells.
 4. The client of a suspended connection is answered even by a server that has stopped: its fences go by
    without their PONGs after a moment.  Where the server takes no bytes, its answers wait for that moment in a
-   fence without a PING (`PongQueue._unasked`).
+   fence without a PING (`Fences._unasked`).
 """
 
 from __future__ import annotations
@@ -20,29 +20,31 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from natsproxy.session import close_reasons
-from natsproxy.session.connection import ConnectionState
+from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import OVERHEAD
+from natsproxy.session.phase import Lifecycle
 from natsproxy.units import MILLISECOND
 from natsproxy.wire import encode
-from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.wire.ops import Op
 
 
 @dataclass(slots=True, eq=False)
 class Fence:
     """A PING of ours, and the work to be done at its PONG.
 
-    cost: the bytes that it is counted for until then.  answer: frames for the client.  then: functions of the
-    time.  end: the cause and detail with which the connection ends there.  deadline: the time (ns) at which a
-    fence with an `end`, or one of a suspended connection, is over without a PONG.
-    suspended: it has nothing but answers, and they go out at the deadline.
-    drains: where that end is a drain's, it waits for the answers that are due (`answers.py`).
+    position: that of the c2s pipe behind it.  cost: the bytes that it is counted for until its PONG.  answer:
+    frames for the client.  then: functions of the time.  end: the cause and detail with which the connection
+    ends there.  deadline: the time (ns) at which a fence with an `end`, or one of a suspended connection, is
+    over without a PONG.  drains: where that end is a drain's, it waits for the answers that are due
+    (`control.py`).  suspended: it has nothing but answers, and they go out at the deadline.
     """
 
+    deadline: int
+    position: int = -1
     cost: int = 0
     answer: bytearray = field(default_factory=bytearray)
     then: list[Callable[[int], None]] = field(default_factory=list)
     end: tuple[str, str] | None = None
-    deadline: int = 0
     drains: bool = False
     suspended: bool = False
 
@@ -53,15 +55,22 @@ _NOBODY: Final[deque[Fence | None]] = deque()
 """Shared by connections without PINGs: an empty deque takes 760 bytes."""
 
 
-class PongQueue:
-    """The FIFO of PONG owners: a `Fence`, or None for the client."""
+class Fences:
+    """The fences of one connection, in the FIFO of PONG owners: a `Fence`, or None for the client.
 
-    __slots__ = ("_owners", "_state", "_unasked", "last")
+    timeout: the time (ns) that a PONG may take.
+    """
 
-    def __init__(self, state: ConnectionState) -> None:
-        self.last: Fence | None = None
+    __slots__ = ("_c2s", "_last", "_lifecycle", "_owners", "_s2c", "_timeout", "_unasked")
+
+    def __init__(
+        self, pipes: tuple[DirectionPipe, DirectionPipe], lifecycle: Lifecycle, timeout: int
+    ) -> None:
+        self._c2s, self._s2c = pipes
+        self._lifecycle = lifecycle
+        self._timeout = timeout
+        self._last: Fence | None = None
         self._unasked: Fence | None = None  # behind all fences that may pass without their PONGs
-        self._state = state
         self._owners: deque[Fence | None] = _NOBODY
 
     def client_ping(self) -> None:
@@ -71,13 +80,20 @@ class PongQueue:
     def fence(self, now: int) -> Fence:
         """Return a fence at this place of the c2s stream; neighbours share one."""
         # A PING for each answer would double the frames of a client whose publishes are all denied.
-        if self.last is None or self.last.suspended:
-            return self._send(Fence(deadline=now + self._state.settings.fence_timeout), now)
-        return self.last
+        last = self._shared()
+        if last is None or last.suspended:
+            return self._send(Fence(now + self._timeout), now)
+        return last
+
+    def _shared(self) -> Fence | None:
+        """Return the last fence, if nothing has gone to the server behind it."""
+        last = self._last
+        return last if last is not None and last.position == self._c2s.position else None
 
     def _send(self, fence: Fence, now: int) -> Fence:
-        self.last = fence
-        self._state.pipes[C2S].inject(encode.PING, Op.PING.bit, now, "proxy")
+        self._last = fence
+        self._c2s.inject(encode.PING, Op.PING.bit, now, "proxy")
+        fence.position = self._c2s.position
         self._own(fence)
         self._charge(fence, OVERHEAD)
         return fence
@@ -88,6 +104,12 @@ class PongQueue:
         fence.then.append(work)
         self._charge(fence, size)
 
+    def then_alone(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
+        """Do some work at this place of the c2s stream, at a fence that nothing else shares."""
+        self._last = None
+        self.then(work, now, size)
+        self._last = None
+
     def answer(self, answer: bytes, now: int) -> Fence:
         """Answer the client at this place of the c2s stream; return the fence."""
         fence = self.fence(now)
@@ -97,10 +119,10 @@ class PongQueue:
 
     def answer_suspended(self, answer: bytes, now: int) -> None:
         """Answer the client at this place of the c2s stream, or a moment later if the server does not."""
-        fence = self._unasked or self.last
+        fence = self._unasked or self._shared()
         if fence is None or not fence.suspended:
-            fence = Fence(deadline=now + _PATIENCE, suspended=True)
-            if self._state.pipes[C2S].outbox.blocked:
+            fence = Fence(now + _PATIENCE, suspended=True)
+            if self._c2s.outbox.blocked:
                 self._unasked = fence
             else:
                 self._send(fence, now)
@@ -110,15 +132,14 @@ class PongQueue:
     def _charge(self, fence: Fence, size: int) -> None:
         # A client that does not read keeps the PONGs back, and could make fences without end.
         fence.cost += size
-        self._state.pipes[C2S].owed += size
+        self._c2s.owed += size
 
     def end_here(self, answer: bytes, cause: str, detail: str, now: int) -> None:
         """End the connection at this place of the c2s stream; answer: frames for the client, or none."""
-        state = self._state
-        if state.shut:  # the server has not been asked anything, and must not be
+        if self._lifecycle.shut:  # the server has not been asked anything, and must not be
             if answer:
-                state.pipes[S2C].inject(answer, Op.ERR.bit, now, "proxy")
-            state.end(cause, detail)
+                self._s2c.inject(answer, Op.ERR.bit, now, "proxy")
+            self._lifecycle.end(cause, detail)
             return
         self.answer(answer, now).end = (cause, detail)
 
@@ -132,13 +153,12 @@ class PongQueue:
         fence = self._owners.popleft() if self._owners else None
         if not self._owners:
             self._owners = _NOBODY
-        if fence is not None and fence is self.last:
-            self.last = None
+        if fence is not None and fence is self._last:
+            self._last = None
         return fence
 
     def pass_(self, fence: Fence, now: int) -> None:
         """Do the work that waits for a fence."""
-        c2s, s2c = self._state.pipes
         if fence is self._unasked:
             self._unasked = None
         # Taken out: a fence whose deadline came first passes again with its PONG.
@@ -147,23 +167,33 @@ class PongQueue:
         for work in works:
             work(now)
         if answer:
-            s2c.inject(answer, 0, now, "rule" if fence.end is None else "proxy")
-        c2s.owed -= fence.cost
+            self._s2c.inject(answer, 0, now, "rule" if fence.end is None else "proxy")
+        self._c2s.owed -= fence.cost
         fence.cost = 0
         if fence.end is None:
             return
         if fence.drains and fence.end[0] == close_reasons.DRAINED:
             # Without an end the fence has no deadline any more: the one who drains has it.
-            self._state.answers.then_end, fence.end = fence.end, None
+            self._lifecycle.drained, fence.end = fence.end, None
         else:
-            self._state.end(*fence.end)
+            self._lifecycle.end(*fence.end)
 
-    @property
-    def waiting(self) -> bool:
-        """True if any PONG is due, from the server or from us."""
-        return bool(self._owners or self._unasked)
+    def pass_overdue(self, now: int) -> None:
+        """Do the work of the fences whose deadline has come before their PONG."""
+        for fence in self._timed():
+            if fence.deadline <= now:
+                self.pass_(fence, now)
 
-    def timed(self) -> list[Fence]:
-        """Return the fences whose PONG has not come, and that pass without it at their deadlines."""
+    def deadlines(self) -> list[int]:
+        """Return the times (ns) at which fences are over without their PONGs."""
+        if not (self._owners or self._unasked):
+            return []
+        return [fence.deadline for fence in self._timed()]
+
+    def _timed(self) -> list[Fence]:
         fences = (fence for fence in (*self._owners, self._unasked) if fence is not None)
         return [fence for fence in fences if fence.end is not None or (fence.suspended and fence.answer)]
+
+    def clear(self) -> None:
+        """Forget all fences, whose work refers to the connection."""
+        self._owners, self._last, self._unasked = _NOBODY, None, None

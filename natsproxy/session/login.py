@@ -1,35 +1,47 @@
-"""The login of a client: its CONNECT on the way to the server, where the proxy has an identity.
+"""The login of a client: the greeting of its server, its CONNECT, and what it may send before.
 
-A client that must prove who it is gets nothing through before that: its first frame is CONNECT, and behind a
-CONNECT that is being checked its bytes wait.  The check itself takes a thread and 50 to 100 ms, so it is an
-action (`Authenticate`), and `authenticated` goes on with the answer.  Each CONNECT is checked: nats-server
-takes a second one, and merges it over the first.
+Theory
+1. Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the
+   gossip goes, under "self" the proxy's own addresses take its place, under "pass" it stays.  Its TLS fields
+   are those of the client leg.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in
+   itself (`identity.py`).
+2. A client that must prove who it is gets nothing through before that: its first frame is CONNECT, and behind
+   a CONNECT that is being checked its bytes wait.  The check itself takes a thread and 50 to 100 ms, so it is
+   an action (`Authenticate`), and `answered` goes on with the answer.  Each CONNECT is checked: nats-server
+   takes a second one, and merges it over the first.
+3. Between its CONNECT and its first PONG a client expects nothing else: INFOs that come then are kept back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from natsproxy.events import Greeted
 from natsproxy.protocol import gojson
-from natsproxy.protocol.connect import Connect
-from natsproxy.protocol.errors import AUTHORIZATION, err_frame
+from natsproxy.protocol.connect import Connect, parse_connect
+from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
 from natsproxy.protocol.info import Info, parse_info, rewrite_info
+from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Authenticate
-from natsproxy.session.connection import ConnectionState
+from natsproxy.session.actions import Authenticate, Emit
+from natsproxy.session.connection import Connection
 from natsproxy.session.direction import DirectionPipe
-from natsproxy.session.fences import PongQueue
 from natsproxy.session.identity import Identity
-from natsproxy.session.phase import Phase, PipeEvent
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
+from natsproxy.session.rule_runner import RuleRunner
+from natsproxy.session.values import Hooks, SessionSettings
 from natsproxy.units import parse_version
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S
+from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.wire.parse import head
 
 _GIVEN: Final[dict[str, type]] = {"user": str, "pass": str}
+_MOST_INFOS: Final = 16  # the latest are kept for a client that has had no PONG: each tells the whole state
 
 
-class Asked(NamedTuple):
+class UncheckedConnect(NamedTuple):
     """A CONNECT that is being checked, its ordinal, and its options over those of the connection."""
 
     frame: Frame
@@ -40,73 +52,142 @@ class Asked(NamedTuple):
 class Login:
     """The login of one client.
 
-    asked: the CONNECT that is being checked, None for none.
+    refusal: why no client can be served by this server, as a sentence, None while one can.  speak_by: the
+    time (ns) by which the client must have sent something, None for no such time.
     """
 
-    __slots__ = ("_given", "_identity", "_nonce", "_pongs", "_state", "asked")
+    __slots__ = (
+        "_connection",
+        "_given",
+        "_heard",
+        "_held_infos",
+        "_identity",
+        "_key_of",
+        "_lifecycle",
+        "_nonce",
+        "_runner",
+        "_unchecked",
+        "refusal",
+        "speak_by",
+    )
 
-    def __init__(self, state: ConnectionState, pongs: PongQueue) -> None:
-        self.asked: Asked | None = None
-        self._identity: Identity | None = state.settings.identity
-        self._state = state
-        self._pongs = pongs
+    def __init__(self, connection: Connection, runner: RuleRunner, hooks: Hooks) -> None:
+        self.refusal: str | None = None
+        self.speak_by: int | None = None
+        self._connection = connection
+        self._lifecycle = connection.lifecycle
+        self._runner = runner
+        self._key_of, self._heard = hooks
+        self._identity: Identity | None = connection.settings.identity
+        self._unchecked: UncheckedConnect | None = None
+        self._held_infos: list[tuple[Frame, int]] = []
         self._nonce = ""
         self._given: dict[str, str] = {}
 
-    def greeted(self, args: bytes) -> None:
-        """Keep the nonce of the server's first INFO: later ones have none."""
-        self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
+    # -- the client's CONNECT
 
-    def known(self, connect: Connect) -> Connect:
+    def connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        """Learn who the client is, at once or when the proxy has checked it."""
+        try:
+            connect = self._known(parse_connect(frame.args, self._connection.connect))
+        except ValueError as error:
+            pipe.drop(frame, ordinal, now, "proxy")
+            pipe.step(PipeEvent.END)
+            why = f"a CONNECT that nats-server refuses: {error}"
+            self._connection.fences.end_here(b"", close_reasons.CLIENT_PROTOCOL, why, now)
+            return
+        refused = self._lifecycle.phase is Phase.REFUSED
+        if refused or not self._checks(pipe, frame, ordinal, connect, now):
+            self._connected(pipe, frame, ordinal, connect, now)
+
+    def _connected(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> None:
+        """Let a client's CONNECT go on, and learn which rules apply to it.  connect: its options, merged."""
+        connection, lifecycle = self._connection, self._lifecycle
+        connection.introduce(connect)
+        if lifecycle.phase in AFTER_CONNECT:
+            if clears_subscriptions(connection.info.version):
+                for sid in (*connection.subs,):
+                    connection.subscriptions.forget(sid)
+        else:
+            connection.key = self._key_of(connect.name, connection.ordinal)
+        lifecycle.step(PhaseEvent.CONNECT)
+        connection.last_connect = frame.raw
+        c = connect
+        greeted = Greeted(now, connection.conn, connection.key, c.name, c.lang, c.version, c.user)
+        connection.actions.append(Emit(greeted))
+        self.speak_by = None
+        if lifecycle.phase is Phase.REFUSED:
+            pipe.drop(frame, ordinal, now, "proxy")
+            return
+        # Its own record: secrets are taken out of it before it is written.
+        pipe.flush(now)
+        self._runner.bind(now)
+        self._set_hold()
+        args = frame.args if self._identity is None else self._identity.rewritten(frame.args, self._nonce)
+        # Rules see the frame that goes on: one that changes it must not bring the client's secrets back.
+        shown = frame if args is frame.args else head(encode.connect(args), C2S) or frame
+        decision = self._runner.decide(pipe, shown, now)
+        self._go_on(pipe, frame, ordinal, decision, encode.connect, args, now)
+
+    def _set_hold(self) -> None:
+        # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
+        connection = self._connection
+        limit, most = connection.settings.frame_hold_limit, connection.info.max_payload
+        scanner = connection.pipes[C2S].scanner
+        scanner.hold = min(limit, most or limit) if connection.connect.headers else 0
+        scanner.max_payload = most
+
+    def _known(self, connect: Connect) -> Connect:
         """Return the options of a client with the user that was checked, for rules go by it."""
         identity = self._identity
         if identity is None or not identity.logs_in:
             return connect
-        if identity.clients == "users" and self._state.phase is not Phase.REFUSED:  # `checks` is to come
-            return connect
-        return connect._replace(user=identity.user_of(self._state.certificate), nkey="")
+        if identity.clients == "users" and self._lifecycle.phase is not Phase.REFUSED:
+            return connect  # `_checks` is to come
+        return connect._replace(user=identity.user_of(self._connection.certificate), nkey="")
 
-    def checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
+    def _checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
         """Return whether a CONNECT is dealt with for now: it is being checked, or was refused."""
         if self._identity is None or not self._identity.asks:
             return False
         if self._identity.clients == "certificate":
             refusal = self._refusal_of_certificate(self._identity)
             if refusal is None:
-                self._state.shut = False
+                self._lifecycle.shut = False
                 return False
             self._refuse(pipe, frame, ordinal, refusal, now)
             return True
         self._given |= gojson.fill(frame.args, _GIVEN)
-        self.asked = Asked(frame, ordinal, connect)
+        self._unchecked = UncheckedConnect(frame, ordinal, connect)
         pipe.sender.surplus[frame.op] -= 1
         pipe.waiting = True
         user, password = (self._given.get(name, "") for name in _GIVEN)
-        self._state.actions.append(Authenticate(user, password))
+        self._connection.actions.append(Authenticate(user, password))
         return True
 
     def _refusal_of_certificate(self, identity: Identity) -> str | None:
-        if not self._state.tls_subject:
+        if not self._connection.tls_subject:
             return "the client has shown no certificate"
-        if identity.users is None or identity.user_of(self._state.certificate):
+        if identity.users is None or identity.user_of(self._connection.certificate):
             return None
         return "the client's certificate stands for no user"
 
-    def answered(self, refusal: str | None, now: int) -> Asked | None:
-        """Return the CONNECT that may go on; None where it was refused.  refusal: the reason, as a clause."""
-        if self.asked is None or self._state.over:
-            return None
-        asked, pipe = self._let_go(self.asked), self._state.pipes[C2S]
+    def answered(self, refusal: str | None, now: int) -> None:
+        """Go on with the CONNECT of an `Authenticate`.  refusal: the reason against it, None for none."""
+        connection = self._connection
+        if self._unchecked is None or self._lifecycle.over:
+            return
+        (frame, ordinal, connect), pipe = self._let_go(self._unchecked), connection.pipes[C2S]
         pipe.waiting = False
         if refusal is not None:
             # For the log; the rules see nothing of it any more.  The reason names the user that it is not.
-            known = self._state.connect
-            self._state.connect = asked.connect._replace(user=known.user, nkey=known.nkey)
-            self._refuse(pipe, asked.frame, asked.ordinal, refusal, now)
-            return None
-        self._state.shut = False
+            known = connection.connect
+            connection.introduce(connect._replace(user=known.user, nkey=known.nkey))
+            self._refuse(pipe, frame, ordinal, refusal, now)
+            return
+        self._lifecycle.shut = False
         pipe.pending = True  # the bytes behind it
-        return asked
+        self._connected(pipe, frame, ordinal, connect, now)
 
     def refuse_early(self, pipe: DirectionPipe, now: int) -> None:
         """End the connection of a client that sends anything before its CONNECT."""
@@ -118,29 +199,146 @@ class Login:
 
     def _end(self, pipe: DirectionPipe, why: str, now: int) -> None:
         pipe.step(PipeEvent.END)
-        self._pongs.end_here(err_frame(AUTHORIZATION.text), close_reasons.UNAUTHORIZED, why, now)
-
-    def rewritten(self, args: bytes) -> bytes:
-        """Return the arguments of a CONNECT as the server gets them; the same bytes without an identity."""
-        return args if self._identity is None else self._identity.rewritten(args, self._nonce)
+        self._connection.fences.end_here(err_frame(AUTHORIZATION.text), close_reasons.UNAUTHORIZED, why, now)
 
     def abandon(self, now: int, cause: str) -> None:
         """Record a CONNECT that was being checked when the connection ended."""
-        if self.asked is not None:
-            frame, ordinal, _ = self._let_go(self.asked)
-            self._state.pipes[C2S].drop(frame, ordinal, now, cause)
+        if self._unchecked is not None:
+            frame, ordinal, _ = self._let_go(self._unchecked)
+            self._connection.pipes[C2S].drop(frame, ordinal, now, cause)
 
-    def _let_go(self, asked: Asked) -> Asked:
+    def _let_go(self, unchecked: UncheckedConnect) -> UncheckedConnect:
         """Return the CONNECT that was kept; the counters have it again."""
-        self.asked = None
-        self._state.pipes[C2S].sender.surplus[asked.frame.op] += 1
-        return asked
+        self._unchecked = None
+        self._connection.pipes[C2S].sender.surplus[unchecked.frame.op] += 1
+        return unchecked
+
+    # -- the server's INFO
+
+    def info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        """Learn about the server, and send its INFO on as the client is to see it."""
+        connection, lifecycle = self._connection, self._lifecycle
+        try:
+            info = parse_info(frame.args)
+        except ValueError as error:
+            lifecycle.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
+            return
+        # The INFO behind the first PONG names the account; those of later news do not.
+        account = info.remote_account or connection.info.remote_account
+        connection.info = info if account == info.remote_account else info._replace(remote_account=account)
+        self._heard(connection.conn, connection.info)
+        first = lifecycle.phase in BEFORE_INFO
+        self._set_hold()
+        connection.last_info = frame.raw
+        if first:
+            self._greeted(frame.args, now)
+        else:
+            if info.remote_account:  # rules may ask for it
+                self._runner.bind(now)
+            if lifecycle.phase is Phase.CONNECTED:
+                # A fence of ours provoked it: clients expect PONG first.
+                self._hold_info(pipe, frame, ordinal, now)
+                return
+        self._send_info(pipe, frame, ordinal, now)
+
+    def _greeted(self, args: bytes, now: int) -> None:
+        """Learn what only the first INFO says: the nonce, and whether the server can be proxied."""
+        connection = self._connection
+        self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
+        self.refusal = why_unusable(connection.info)
+        timeout = connection.settings.auth_timeout
+        self.speak_by = now + timeout if timeout else None
+        self._lifecycle.step(PhaseEvent.INFO if self.refusal is None else PhaseEvent.UNUSABLE_INFO)
+
+    def _hold_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        if len(self._held_infos) == _MOST_INFOS:
+            oldest, place = self._held_infos.pop(0)
+            pipe.sender.surplus[oldest.op] += 1
+            pipe.drop(oldest, place, now, "proxy")
+        # A frame of its own bytes: the other one keeps its whole read in memory.
+        self._held_infos.append((head(frame.raw, S2C) or frame, ordinal))
+        pipe.sender.surplus[frame.op] -= 1
+
+    def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        args = client_info(frame.args, self._connection.settings)
+        decision = self._runner.decide(pipe, frame._replace(args=args), now)
+        self._go_on(pipe, frame, ordinal, decision, encode.info, args, now)
+
+    def client_has_pong(self, pipe: DirectionPipe, now: int) -> None:
+        """Send the INFOs that were kept back until the client's first PONG."""
+        if self._lifecycle.phase is not Phase.CONNECTED:
+            return
+        self._lifecycle.step(PhaseEvent.PONG)
+        pipe.flush(now)
+        held, self._held_infos = self._held_infos, []
+        for info, ordinal in held:
+            pipe.sender.surplus[info.op] += 1
+            self._send_info(pipe, info, ordinal, now)
+
+    def _go_on(
+        self,
+        pipe: DirectionPipe,
+        frame: Frame,
+        ordinal: int,
+        decision: Decision | None,
+        form: Callable[[bytes], bytes],
+        args: bytes,
+        now: int,
+    ) -> None:
+        """Let a greeting go on with other arguments, as the rules decided.
+
+        form: makes a frame of arguments.  args: the very same bytes where nothing changes.
+        """
+        if self._lifecycle.over:
+            return
+        if decision is not None:
+            if decision.out is None and args is not frame.args:
+                decision = decision._replace(out=(form(args),), cause=decision.cause or "proxy")
+            self._runner.carry_out(pipe, frame, ordinal, decision, now)
+        elif args is frame.args:
+            pipe.flush(now)
+            pipe.pass_(frame, ordinal, now)
+        else:
+            pipe.replace(frame, ordinal, Decision((form(args),), cause="proxy"), now)
+        pipe.flush(now)
+
+    # -- clients that are not served
+
+    def turn_away(self, head: bytes, now: int) -> bool:
+        """End the connection of a client whose first bytes are another protocol's; return whether they are.
+
+        It gets the server's own answer, with no fence: it has sent nothing else that the server answers.
+        """
+        other, connection = other_protocol(head), self._connection
+        if other is None:
+            return False
+        identity = connection.settings.identity
+        asks = connection.info.auth_required
+        if identity is not None and identity.logs_in:
+            asks = identity.asks
+        answer = encode.err((AUTHORIZATION if asks else UNKNOWN_OP).text)
+        connection.pipes[S2C].inject(answer, Op.ERR.bit, now, "proxy")
+        self._lifecycle.end(close_reasons.CLIENT_PROTOCOL, f"the client sent {other}")
+        return True
+
+    def end_if_stalled(self, now: int) -> None:
+        """End a connection whose client has had its INFO and says nothing in time, as the server does."""
+        if self.speak_by is None or self.speak_by > now:
+            return
+        self.speak_by = None
+        c2s, s2c = self._connection.pipes
+        if s2c.outbox.bytes or c2s.full:  # a rule holds its INFO or its frames back
+            self.speak_by = now + self._connection.settings.auth_timeout
+        elif not c2s.scanner.ordinal and not c2s.mid_frame:
+            s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
+            said = "did not finish its CONNECT" if c2s.in_bytes else "said nothing"
+            self._lifecycle.end(close_reasons.STALLED, f"the client {said} in the auth time-out")
 
 
 _TLS = ("tls_available", "tls_required", "tls_verify")
 
 
-def refusal(info: Info) -> str | None:
+def why_unusable(info: Info) -> str | None:
     """Return why a server with this INFO cannot be proxied, as a sentence; None if it can."""
     if info.other_port:
         return f"the upstream is a {info.other_port} port, not a client port: give the server's client port"
@@ -159,7 +357,7 @@ def info_of(greeting: bytes) -> Info | None:
         return None
 
 
-def rewritten(args: bytes, settings: SessionSettings) -> bytes:
+def client_info(args: bytes, settings: SessionSettings) -> bytes:
     """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
     remove = {*_TLS} - {*settings.tls}
     change: dict[str, Any] = dict.fromkeys(settings.tls, True)

@@ -1,7 +1,7 @@
 """Held bytes of one direction: delays, reordering, and slow links.
 
 Law: order belongs to the direction.  An item waits for its own time and for all items before it, unless it
-may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), behind which
+may be overtaken.  Outgoings are whole frames, or the growing head of one large frame (`open`), behind which
 everything waits.  The outbox is in use only while items wait, the link has conditions, or the peer takes no
 bytes; its bytes are counted, and above a limit their sender is no longer read.
 """
@@ -12,43 +12,52 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Final, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.values import UNLIMITED_WORK
 
 PLAIN = LinkConditions()
 # An empty deque takes 760 bytes, and most connections never hold anything: they share these three.
-_NO_ITEMS: Final[deque[Item]] = deque()
+_NO_ITEMS: Final[deque[Outgoing]] = deque()
 _NO_BYTES: Final[deque[memoryview]] = deque()
-_NO_HEAP: Final[list[tuple[int, int, Item]]] = []
+_NO_HEAP: Final[list[tuple[int, int, Outgoing]]] = []
 OVERHEAD = 400
 """Bytes that an item takes beside its data: a frame of ten bytes must not be held for the price of ten."""
 _PART: Final = 4096  # shorter parts of an open item are joined: a peer may send its payload byte by byte
 
 
-@dataclass(slots=True, eq=False)
-class Item:
-    """Data to be sent, with the values of its record.
+class Source(NamedTuple):
+    """The source of frames that go out, as their record has it; the default is a frame of ours.
 
-    due: the earliest time (ns).  in_first, in_t: its ordinal and time on the other leg, None for frames of
-    ours.  of: the ordinal of the frame in whose place it goes.  overtake: items behind it need not wait.
-    defer: the number of frames that go ahead of it.  secret: another form of its frame is one.  open: more
-    data is to come.  finish: half-close here.  gone: it was sent, and a heap still has it.  size: bytes that
-    it is counted for.
+    first, t: the ordinal of the first and their time on the other leg, None where they did not come so.
+    of: the ordinal of the frame in whose place they go.  cause: the rule, or "proxy".  secret: another form
+    of the frame is one.
+    """
+
+    first: int | None = None
+    t: int | None = None
+    of: int | None = None
+    cause: str | None = None
+    secret: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """Bytes that wait to be sent.
+
+    due: the earliest time (ns).  overtake: those behind need not wait.  defer: the number of frames that go
+    ahead.  open: more data is to come.  finish: half-close here.  gone: they were sent, and a heap still has
+    them.  size: bytes that they are counted for.
     """
 
     parts: list[bytes]
-    due: int
     frames: int
     ops: int
-    in_first: int | None
-    in_t: int | None
-    cause: str | None = None
-    of: int | None = None
+    source: Source
+    due: int
     overtake: bool = False
     defer: int = 0
-    secret: bool = False
     open: bool = False
     finish: bool = False
     gone: bool = False
@@ -58,14 +67,15 @@ class Item:
 class Outbox:
     """The queue of one direction.
 
-    blocked: the peer takes no bytes for now, and nothing is released.
+    blocked: the peer takes no bytes for now, and nothing is released.  bytes: those that wait, and what
+    keeping them costs.  frames: those that wait.
     """
 
     def __init__(self) -> None:
         self.conditions = PLAIN
         self.blocked = False
-        self.bytes = 0
-        self._queue: deque[Item] = _NO_ITEMS
+        self.bytes = self.frames = 0
+        self._queue: deque[Outgoing] = _NO_ITEMS
         self._aside = 0  # how many items may be overtaken: they are sent when due, wherever the queue is
         self._number = 0  # of the next of them
         self._by_time = self._by_count = _NO_HEAP  # heaps of them; an item may be in both
@@ -87,12 +97,13 @@ class Outbox:
     def _stopped(self) -> bool:
         return self.blocked or self.conditions.paused
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Outgoing) -> None:
         """Queue an item behind the others."""
         item.size = sum(map(len, item.parts)) + OVERHEAD
         # The delay of the link counts from the end of those of the rules: they add up.
         item.due += self.conditions.delay
         self.bytes += item.size
+        self.frames += item.frames
         if not (item.overtake or item.defer):
             if self._queue is _NO_ITEMS:
                 self._queue = deque()
@@ -106,7 +117,7 @@ class Outbox:
         if item.defer:
             heappush(self._by_count, (self._went + item.defer, number, item))
 
-    def grow(self, item: Item, data: bytes, *, last: bool) -> None:
+    def grow(self, item: Outgoing, data: bytes, *, last: bool) -> None:
         """Add bytes to the open item."""
         if len(item.parts[-1]) < _PART:
             item.parts[-1] += data
@@ -116,7 +127,7 @@ class Outbox:
         self.bytes += len(data)
         item.open = not last
 
-    def release(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[Item]:
+    def release(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[Outgoing]:
         """Yield the items whose time has come, in the order in which they leave, until it is to `stop`."""
         if self._stopped:
             return
@@ -124,6 +135,7 @@ class Outbox:
         while self._queue and self._queue[0].due <= now and not self._queue[0].open and not stop():
             item = self._queue.popleft()
             self.bytes -= item.size
+            self.frames -= item.frames
             yield item
             self._went += item.frames
             if self._by_count and self._by_count[0][0] <= self._went:
@@ -137,7 +149,7 @@ class Outbox:
             if not item.gone:
                 heappush(self._by_time, (0, number, item))
 
-    def _overtaking(self, now: int, stop: Callable[[], bool]) -> Iterator[Item]:
+    def _overtaking(self, now: int, stop: Callable[[], bool]) -> Iterator[Outgoing]:
         waiting = []
         while self._by_time and (self._by_time[0][0] <= now or self._by_time[0][2].gone) and not stop():
             entry = heappop(self._by_time)
@@ -150,6 +162,7 @@ class Outbox:
             item.gone = True
             self._aside -= 1
             self.bytes -= item.size
+            self.frames -= item.frames
             yield item
             item.parts = []  # another heap may still know it
         for entry in waiting:
@@ -196,14 +209,14 @@ class Outbox:
             self._credit_at = max(self._credit_at, now - 20_000_000) + cost
             yield head
 
-    def left(self) -> list[Item]:
+    def left(self) -> list[Outgoing]:
         """Take out all items that have not been released."""
         aside = {entry[1]: entry[2] for entry in sorted(self._by_time, key=lambda entry: entry[1])}
         items = [*self._queue, *(item for item in aside.values() if not item.gone)]
         self._queue.clear()
         self._by_time.clear()
         self._by_count.clear()
-        self._aside = 0
+        self._aside = self.frames = 0
         self.bytes = sum(len(piece) + OVERHEAD for piece in self._carry)
         return items
 

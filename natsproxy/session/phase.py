@@ -1,4 +1,4 @@
-"""Phases of a connection and of its two directions, as tables of transitions.
+"""Phases of a connection and of its two directions, as tables of transitions; the life of a connection.
 
 Theory
 1. A connection is in one `Phase`, each direction in one `PipePhase`.  Nothing else says how far they are.
@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum, auto
 from typing import Final
+
+from natsproxy.events import Notice
+from natsproxy.session.actions import Actions, Emit, End
 
 
 class Phase(Enum):
@@ -109,3 +112,40 @@ REFUSED: Final = Phase.REFUSED
 UNFRAMED: Final = PipePhase.UNFRAMED
 FIRST_STOPPED: Final = PipePhase.FINISHED
 """The first phase of a direction in which bytes are no longer taken."""
+
+
+class Lifecycle:
+    """The life of one connection: its phase, and its end.
+
+    conn: its number, in events.  shut: nothing of the client may go to the server yet, because it has not
+    shown who it is.  drained: the cause and detail with which the connection ends once no answer is due, None
+    while it is not being drained.
+    """
+
+    __slots__ = ("_actions", "conn", "drained", "phase", "shut")
+
+    def __init__(self, conn: int, actions: Actions, *, shut: bool) -> None:
+        self.conn = conn
+        self.phase = Phase.OPENED
+        self.shut = shut
+        self.drained: tuple[str, str] | None = None
+        self._actions = actions
+
+    @property
+    def over(self) -> bool:
+        """True if the end has been asked for."""
+        return self.phase is OVER
+
+    def step(self, event: PhaseEvent) -> None:
+        """Move to the phase that follows an event."""
+        self.phase = TRANSITIONS[self.phase].get(event, self.phase)
+
+    def end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
+        """Ask for the end of the connection; the first cause is the one that counts."""
+        if self.phase is not OVER:
+            self.step(PhaseEvent.END)
+            self._actions.append(End(cause, detail, reset))
+
+    def notice(self, level: str, text: str, now: int) -> None:
+        """Emit a notice about this connection; level: "info", "warning" or "error"."""
+        self._actions.append(Emit(Notice(now, self.conn, level, text)))

@@ -2,55 +2,86 @@
 
 Theory
 1. Each direction is a `DirectionPipe` with a scanner.  The session gives meaning to the few ops that carry
-   state (`handlers.py`), asks the rules about the frames they want (`frame_paths.py`), and carries decisions
-   out (`rule_runner.py`).
+   state (`HANDLERS`), asks the rules about the frames they want, and lets `RuleRunner` carry decisions out.
 2. Answers of ours to the client take the server's place in the server's order: the answered frame is replaced
    upstream by a fence, and the answer goes out where the fence's PONG arrives (`fences.py`).  So neither
    verbose nor pedantic mode needs any counting.
 3. Nothing of ours goes out inside a frame; nothing asynchronous of ours reaches the client between its
-   CONNECT and its first PONG (`phase.py`); nothing that cannot be framed goes on, unless configured.
+   CONNECT and its first PONG (`login.py`); nothing that cannot be framed goes on, unless configured: the
+   client gets the answer that nats-server would give, at the same place.
+4. The end of the client's stream goes on to the server, which then ends its own.  The end of the server's
+   stream ends the connection, behind the frames that still wait for the client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from operator import add
 from typing import Any, Final
 
-from natsproxy.protocol.connect import Connect
-from natsproxy.rules.interface import Chain, Subscription, View
+from natsproxy.capture.filter.redact import redact_frames
+from natsproxy.protocol.errors import (
+    AUTHORIZATION,
+    MAX_PAYLOAD,
+    MAX_SUBSCRIPTIONS,
+    OTHER,
+    SUBSCRIBE_DENIED,
+    SUBSCRIPTION_REVOKED,
+    TOO_MANY_TOKENS,
+    classify,
+    err_frame,
+    err_text,
+)
+from natsproxy.rules.interface import BatchResult, Chain, Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action
 from natsproxy.session.bypass import Bypass
-from natsproxy.session.connection import ConnectionState
+from natsproxy.session.connection import Connection
 from natsproxy.session.control import Control
-from natsproxy.session.deliveries import Deliveries
-from natsproxy.session.direction import UNSENT, DirectionPipe
-from natsproxy.session.fences import PongQueue
-from natsproxy.session.first_frames import FirstFrames
-from natsproxy.session.frame_paths import FramePaths
-from natsproxy.session.handlers import Handlers
+from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe
 from natsproxy.session.identity import NO_CERTIFICATE, Certificate
 from natsproxy.session.login import Login
-from natsproxy.session.parts import Parts
-from natsproxy.session.phase import FIRST_STOPPED, OVER, UNFRAMED, Phase, PhaseEvent
+from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.rule_runner import RuleRunner
-from natsproxy.session.stream_ends import StreamEnds
+from natsproxy.session.subscriptions import MOST_REFUSED
 from natsproxy.session.traffic import Traffic
-from natsproxy.session.unframed import UnframedStreams
-from natsproxy.session.values import UNLIMITED, UNLIMITED_WORK, Budget, Hooks, SessionSettings, WorkLimit
-from natsproxy.wire.frames import Body, Frame, Malformed, Run
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction
+from natsproxy.session.values import (
+    UNLIMITED,
+    UNLIMITED_WORK,
+    Budget,
+    Hooks,
+    SessionSettings,
+    WorkLimit,
+)
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Opaque, Run
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction, Op
 
 SHORT: Final = 4_096
 """The bytes of a read whose first frames, `TOGETHER` of them, go on in one write, as some clients expect."""
 TOGETHER: Final = 16
+LONG: Final = 16_384
+"""The bytes of headers from which on a decision is made in steps."""
+MOST: Final = 1024  # neighbouring frames that are dealt with together
+MOST_LINES: Final = 256  # the same of subscriptions
+_CONNECT: Final = b"Cc"  # the only first byte that nats-server takes from a client that has to log in
+_OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
+_ANSWERS: Final = {
+    Fault.UNKNOWN_OP: "Unknown Protocol Operation",
+    Fault.TERMINATOR: "Unknown Protocol Operation",
+    Fault.REFUSED: "Unknown Protocol Operation",
+    Fault.LINE_TOO_LONG: "maximum control line exceeded",
+    Fault.SILENT: None,
+}
+"""The text of nats-server's -ERR by fault of a stream; None where it closes without one."""
 
 
 class Session:
     """The state machine of one connection.
 
-    pipes: its two directions, c2s first; a relay reads their `pending`, `handled`, `full`, `ended` and
-    `passed_on` itself, because a property here would cost time at each read.  bypass: lets frames go past.
+    connection: its parts, and what is known of its peers.  pipes: its two directions, c2s first; a relay
+    reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: the rules at work.
+    control: what an operator may do.  bypass: lets frames go past.
     conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
     records are made from the start.  hooks: the functions of the proxy that it calls.
     """
@@ -69,65 +100,28 @@ class Session:
         budget: Budget | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
     ) -> None:
-        state = ConnectionState(
+        self.connection = connection = Connection(
             settings, conn, ordinal, address, certificate, record, budget or Budget(UNLIMITED)
         )
-        self._state, self.pipes, self._actions = state, state.pipes, state.actions
-        self._pongs = PongQueue(state)
-        deliveries = Deliveries(state, self._pongs)
-        self._runner = RuleRunner(state, self._pongs, deliveries, chain, now)
-        parts = Parts(state, self._pongs, deliveries, self._runner)
-        self._login = Login(state, self._pongs)
-        self._handlers = Handlers(parts, self._login, hooks)
-        self._paths = FramePaths(parts, self._handlers)
-        self._unframed = UnframedStreams(parts)
-        self._first_frames = FirstFrames(parts, self._login, self._handlers, self._unframed)
-        self.control = Control(state, self._pongs, self._runner)
-        self._ends = StreamEnds(state)
-        self.bypass = Bypass(parts, self._paths)
+        self.pipes = connection.pipes
+        self.runner = RuleRunner(connection, chain, now)
+        self.control = Control(connection, self.runner)
+        self.bypass = Bypass(connection, self.runner)
+        self._lifecycle = connection.lifecycle
+        self._fences = connection.fences
+        self._subscriptions = connection.subscriptions
+        self._login = Login(connection, self.runner, hooks)
+        self._heard = hooks.heard
         self._rules_due: int | None = None  # when the rules have something to do without a frame
+        self._lingering: dict[Direction, int] = {}  # until when (ns) a rule keeps ends of streams back
+        self._check_at: int | None = None  # when to look whether the client has all frames
 
-    # -- facts for the proxy
-
-    @property
-    def view(self) -> View:
-        """The connection as its rules see it."""
-        return self._state
-
-    @property
-    def chain(self) -> Chain:
-        """The loaded rules that are in force on the connection."""
-        return self._runner.chain
+    # -- facts
 
     @property
     def over(self) -> bool:
         """True if the end has been asked for."""
-        return self._state.phase is OVER
-
-    @property
-    def opening(self) -> str:
-        """The rules' decision on a client that has just connected (see `ConnectionRules.opening`)."""
-        return self._runner.rules.opening
-
-    @property
-    def key(self) -> str:
-        """The name by which rules and reports know the connection."""
-        return self._state.key
-
-    @property
-    def connect(self) -> Connect:
-        """The last CONNECT of the client, or the defaults before it."""
-        return self._state.connect
-
-    @property
-    def server_error(self) -> str:
-        """The text of an -ERR with which the server closes, `""` for none."""
-        return self._state.server_error
-
-    @property
-    def subs(self) -> Mapping[bytes, Subscription]:
-        """The live subscriptions by sid."""
-        return self._state.subs
+        return self._lifecycle.phase is OVER
 
     @property
     def client_spoke(self) -> bool:
@@ -144,44 +138,60 @@ class Session:
         """True if `closed` has more records to return."""
         return any(pipe.unsent for pipe in self.pipes)
 
-    def client(self) -> dict[str, str]:
-        """Return who the client is (see `ConnectionState.client`)."""
-        return self._state.client()
-
-    def login(self) -> dict[str, str]:
-        """Return what is known of who the client is (see `ConnectionState.login`)."""
-        return self._state.login()
-
     def counts(self) -> dict[str, int]:
-        """Return the bytes and frames that came (see `ConnectionState.counts`)."""
-        return self._state.counts()
+        """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
+        c2s, s2c = self.pipes
+        return {
+            "c2s_bytes": c2s.in_bytes,
+            "c2s_frames": c2s.scanner.ordinal,
+            "s2c_bytes": s2c.in_bytes,
+            "s2c_frames": s2c.scanner.ordinal,
+        }
 
     def traffic(self) -> Traffic:
         """Return the frames and bytes at the four points."""
-        return self._state.traffic()
+        numbers: list[int] = []
+        for pipe in self.pipes:
+            came, sender = pipe.scanner.counts, pipe.sender
+            numbers += came
+            numbers.append(pipe.in_bytes + pipe.unread)
+            numbers += map(add, came, sender.surplus)
+            numbers.append(sender.out_bytes)
+        return Traffic(numbers)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state of the connection for a preamble (see `ConnectionState.snapshot`)."""
-        return self._state.snapshot()
+        """Return the state of the connection, without secrets, as a preamble of a capture holds it.
 
-    def delivered(self, sub: Subscription) -> int:
-        """Return how many messages went to the client on a subscription, as far as they were counted."""
-        return self._state.delivered(sub)
+        info, connect: the last INFO and CONNECT.  subs: sid, subject, queue, max and delivered of each live
+        subscription.  ordinals: the number of the next frame by direction and leg.  open: who the client is.
+        """
+        connection, delivered, (c2s, s2c) = self.connection, self._subscriptions.delivered, self.pipes
+        facts = {"client": connection.address, "ordinal": connection.ordinal, "key": connection.key}
+        return {
+            "info": redact_frames(connection.last_info, S2C),
+            "connect": redact_frames(connection.last_connect, C2S),
+            "subs": [
+                [sub.sid, sub.subject, sub.queue, sub.max, delivered(sub)] for sub in connection.subs.values()
+            ],
+            "ordinals": {
+                "c2s_in": c2s.next_in,
+                "c2s_out": c2s.out_next,
+                "s2c_in": s2c.next_in,
+                "s2c_out": s2c.out_next,
+            },
+            "open": {**facts, **connection.login()},
+        }
 
     def record(self, on: bool) -> None:
         """Make records from the next frame on, or stop making them."""
-        self._state.record(on)
-
-    def secured(self, certificate: Certificate) -> None:
-        """Learn the client's certificate: its handshake came after INFO."""
-        self._state.secured(certificate)
+        for pipe in self.pipes:
+            if pipe.open is not None and pipe.records.on != on:
+                pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
+            pipe.records.on = on
 
     def take_actions(self) -> list[Action]:
         """Take out the actions that were asked for."""
-        actions = self._actions
-        done = actions.copy()  # the list itself belongs to all parts of the session
-        actions.clear()
-        return done
+        return self.connection.actions.take()
 
     # -- bytes
 
@@ -197,10 +207,10 @@ class Session:
         pipe.pending = False
         pipe.handled = 0
         pipe.in_bytes += len(data)
-        if self._state.phase is OVER or pipe.phase >= FIRST_STOPPED:
+        if self._lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
         # Only the first bytes of a client: behind them, the same bytes may be part of a payload.
-        if direction == C2S and pipe.in_bytes == len(data) and self._first_frames.turn_away(data, now):
+        if direction == C2S and pipe.in_bytes == len(data) and self._login.turn_away(data, now):
             return self.take_actions()
         if pipe.phase is UNFRAMED:
             pipe.pass_unframed(data, now)
@@ -208,28 +218,58 @@ class Session:
         pipe.set_buffer_limit()
         if data:
             pipe.scanner.feed(data)
-        if direction == C2S and self._first_frames.special and not pipe.waiting:
-            self._first_frames.take(pipe, now)
+        special = self._lifecycle.shut or self._lifecycle.phase is REFUSED
+        if special and direction == C2S and not pipe.waiting:
+            self._first_frame(pipe, now)
         if pipe.deciding is not None:
-            self._paths.go_on(pipe, now, limit)
+            self._go_on(pipe, now, limit)
             pipe.pending = pipe.deciding is not None
         if not (pipe.pending or pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
             self._scan(pipe, now, limit, TOGETHER if 0 < len(data) <= SHORT else 0)
         pipe.flush(now)
-        self._runner.emit_fired()
+        self.runner.emit_fired()
         # Both: a frame of one direction may put an answer of ours into the other.
         for each in self.pipes:
             each.charge()
-        self._state.forget_answered()
+        if self.connection.secrets.alert:
+            self._forget_secrets()
         self.control.end_if_answered()
         return self.take_actions()
+
+    def _forget_secrets(self) -> None:
+        """Let the secrets make room, if no frame that has come is still to be recorded."""
+        if not any(pipe.pending or pipe.open or pipe.outbox.bytes for pipe in self.pipes):
+            self.connection.secrets.forget_answered()
+
+    def _first_frame(self, pipe: DirectionPipe, now: int) -> None:
+        """Deal with the next frame of a client that cannot be served, or that must say who it is."""
+        first = pipe.scanner.ordinal
+        segment = pipe.scanner.next()
+        if segment is None:
+            return
+        is_connect = isinstance(segment, Frame) and segment.op == Op.CONNECT
+        if isinstance(segment, Frame) and is_connect:
+            # Of a client that is turned away too: the log names it, and its connection key counts.
+            self._login.connect(pipe, segment, first, now)
+        elif isinstance(segment, Frame):
+            pipe.drop(segment, first, now, "proxy")
+        elif isinstance(segment, Run):
+            pipe.lose(segment, first, now, "proxy")
+        if self._lifecycle.phase is REFUSED:
+            refusal = self._login.refusal or ""
+            self.pipes[S2C].inject(encode.err(f"natsproxy: {refusal}"), Op.ERR.bit, now, "proxy")
+            self._lifecycle.end(close_reasons.REFUSED, refusal)
+        elif isinstance(segment, Malformed) and segment.buffer[segment.start] in _CONNECT:
+            self._malformed(pipe, segment, now)
+        elif not is_connect:
+            self._login.refuse_early(pipe, now)
 
     def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit, least: int) -> None:
         """Deal with the scanner's segments until it wants more bytes or the limit is reached.
 
         least: the frames that are dealt with however long they take.
         """
-        scanner, paths, state, secrets = pipe.scanner, self._paths, self._state, self._state.secrets
+        scanner, lifecycle, secrets = pipe.scanner, self._lifecycle, self.connection.secrets
         scanner.most = limit.frames
         begin = first = scanner.ordinal
         stop = first + limit.frames
@@ -238,28 +278,26 @@ class Session:
                 secrets.look(pipe.direction, [segment])
             if isinstance(segment, Run):
                 if pipe.swallowing:
-                    paths.lose(pipe, segment, first, now)
+                    self._lose(pipe, segment, first, now)
                 else:
                     pipe.pass_(segment, first, now)
-                    if pipe.direction == C2S:
-                        self._pongs.last = None
             elif isinstance(segment, Frame):
-                fastpath = paths.fastpath(pipe)
+                fastpath = self.runner.fastpath(pipe)
                 if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
-                    paths.general(pipe, segment, first, now, limit)
+                    self._general(pipe, segment, first, now, limit)
                     if segment.op in SUBSCRIPTION_OPS:
-                        paths.subscriptions(pipe, now, stop - scanner.ordinal)
+                        self._subscription_lines(pipe, now, stop - scanner.ordinal)
                 else:
-                    paths.neighbours(pipe, segment, first, now, limit)
+                    self._neighbours(pipe, segment, first, now, limit)
             elif isinstance(segment, Body):
                 pipe.body(segment, now)
             elif isinstance(segment, Malformed):
-                self._unframed.malformed(pipe, segment, now)
+                self._malformed(pipe, segment, now)
             else:
-                self._unframed.opaque(pipe, segment, now)
-            if state.phase is OVER or pipe.phase >= FIRST_STOPPED:
+                self._opaque(pipe, segment, now)
+            if lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
                 break
-            # Not `first` plus the frames taken: `neighbours` may have given some back.
+            # Not `first` plus the frames taken: `_neighbours` may have given some back.
             first = scanner.ordinal
             over = (
                 first >= stop
@@ -274,74 +312,381 @@ class Session:
                 break
         pipe.handled = scanner.ordinal - begin
 
+    # -- frames that rules or the session want to see
+
+    def _general(
+        self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int, limit: WorkLimit = UNLIMITED_WORK
+    ) -> None:
+        """Deal with one frame; ordinal: its number in its direction.
+
+        Where the limit is reached during the decision on long headers, `pipe.deciding` says so.
+        """
+        handler = HANDLERS.get((pipe.direction, frame.op))
+        if handler is not None and not handler(self, pipe, frame, ordinal, now):
+            return
+        if pipe.swallowing and self._swallowed(pipe, frame, ordinal, now):
+            return
+        if frame.header_size > LONG:
+            pipe.deciding = Deciding(frame, ordinal, self.runner.steps(pipe, frame, now))
+            self._go_on(pipe, now, limit)
+        else:
+            self._decided(pipe, frame, ordinal, self.runner.decide(pipe, frame, now), now)
+
+    def _go_on(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
+        """Go on with a decision that is made in steps, up to the limit."""
+        assert pipe.deciding is not None
+        frame, ordinal, steps = pipe.deciding
+        decision: Decision | None = None
+        try:
+            while True:
+                next(steps)
+                if limit.reached():
+                    return
+        except StopIteration as done:
+            decision = done.value
+        except Exception as error:  # as in `RuleRunner.decide`
+            self.runner.failed(frame, error, now)
+        pipe.deciding = None
+        self._decided(pipe, frame, ordinal, decision, now)
+
+    def _decided(
+        self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision | None, now: int
+    ) -> None:
+        if self._lifecycle.phase is OVER:
+            return
+        if decision is not None:
+            self.runner.carry_out(pipe, frame, ordinal, decision, now)
+        else:
+            self.runner.keep_in_step(pipe, frame, True, None, now)
+            pipe.pass_(frame, ordinal, now)
+        if frame.op == Op.PONG and pipe.direction == S2C:
+            self._login.client_has_pong(pipe, now)
+
+    def _subscription_lines(self, pipe: DirectionPipe, now: int, most: int) -> None:
+        """Deal with plain SUBs and UNSUBs that follow one, `most` at most, if no rule wants them."""
+        scanner = pipe.scanner
+        wanted = scanner.interest.wants(Op.SUB) or scanner.interest.wants(Op.UNSUB)
+        if wanted or pipe.swallowing or self.connection.secrets.alert or self._lifecycle.phase is OVER:
+            return
+        first = scanner.ordinal
+        found = scanner.subscriptions(min(most, MOST_LINES))
+        if found is not None:
+            run, lines = found
+            self._subscriptions.note_lines(lines)
+            pipe.pass_(run, first, now)
+
+    # -- neighbours, on which the rules decide together
+
+    def _neighbours(self, pipe: DirectionPipe, frame: Frame, first: int, now: int, limit: WorkLimit) -> None:
+        """Deal with a whole message frame, whose ordinal is `first`, and with those that stand beside it."""
+        at = 0
+        frames = [frame, *pipe.scanner.more(MOST)]
+        if pipe.scanner.odd or self.connection.secrets.alert:  # the session has looked at the first
+            self.connection.secrets.look(pipe.direction, frames[1:])
+        while at < len(frames) and not (self._lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED):
+            if at and limit.reached():
+                break
+            for result in self._batch_results(pipe, frames, at, first, now):
+                self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)
+                at = result.stop
+            if at < len(frames) and not self.over:
+                self._general(pipe, frames[at], first + at, now, limit)
+                at += 1
+                if pipe.deciding is not None:
+                    break
+        pipe.scanner.untake(frames[at:])
+
+    def _batch_results(
+        self, pipe: DirectionPipe, frames: list[Frame], at: int, first: int, now: int
+    ) -> list[BatchResult]:
+        fastpath = self.runner.fastpath(pipe)
+        if fastpath is None:
+            return []
+        try:
+            return fastpath(frames, at, first + at, now)
+        except Exception as error:  # as in `RuleRunner.decide`
+            self.runner.failed(frames[at], error, now)
+            return []
+
+    def _carry_out_batch(
+        self, pipe: DirectionPipe, frames: list[Frame], result: BatchResult, first: int, now: int
+    ) -> None:
+        """Do with neighbours as the rules' fast path decided."""
+        out = result.out
+        if out is None:
+            ops = 0
+            for frame in frames:
+                ops |= 1 << frame[_OP]
+            run = Run(frames[0].buffer, frames[0].start, frames[-1].end, len(frames), ops)
+            if result.until is None:
+                pipe.pass_(run, first, now)
+            else:
+                pipe.hold(run, first, now, result.until, result.cause)
+        elif out:
+            pipe.change(frames, out, first, now, result.cause)
+        else:
+            for place, frame in enumerate(frames):
+                self.runner.keep_in_step(pipe, frame, False, None, now)
+                pipe.drop(frame, first + place, now, result.cause)
+
+    # -- the session's own part in a frame, before the rules see it
+    #    Each returns whether the rules are to see it: False where it is dealt with.
+
+    def _on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        self._login.connect(pipe, frame, ordinal, now)
+        return False
+
+    def _on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Refuse a payload that is too large for the server, in its place and at the control line.
+
+        The server would get only part of a frame that rules look at; a frame that none of them wants is its
+        own to refuse.
+        """
+        most = self.connection.info.max_payload
+        if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connection.connect.headers):
+            return True
+        if not pipe.scanner.interest.need(frame.op, frame.subject):
+            return True
+        pipe.drop(frame, ordinal, now, "proxy")
+        pipe.step(PipeEvent.END)
+        why = f"a payload of {frame.size} bytes; the server takes {most}"
+        self._fences.end_here(err_frame(MAX_PAYLOAD.text), close_reasons.CLIENT_PROTOCOL, why, now)
+        return False
+
+    def _on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        self._subscriptions.sub(frame)
+        return True
+
+    def _on_unsub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        raw = self._subscriptions.unsub(frame, now, altered=self.runner.rules.alters_delivery)
+        if raw is None:
+            return True
+        pipe.replace(frame, ordinal, Decision((raw,), cause="proxy"), now)
+        return False
+
+    def _on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        self._login.info(pipe, frame, ordinal, now)
+        return False
+
+    def _on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Pass a PONG of the client's on; do the work that waits for one of ours."""
+        fence = self._fences.pong()
+        if fence is None:
+            return True
+        pipe.drop(frame, ordinal, now, "proxy")
+        self._fences.pass_(fence, now)
+        return False
+
+    def _on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Drop a +OK that answers a frame of ours."""
+        if not self._subscriptions.take_our_ok():
+            return True
+        pipe.drop(frame, ordinal, now, "proxy")
+        return False
+
+    def _on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Learn from an -ERR which subscription the server does not have, or why it will close."""
+        text = err_text(frame.args)
+        error = classify(text)
+        if error.kind.closes or error.kind is OTHER:
+            self.connection.server_error = text
+            self._login.speak_by = None
+            self._heard(self.connection.conn, text)
+        if error.kind is SUBSCRIPTION_REVOKED:
+            self._subscriptions.forget(error.sid)
+        elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:
+            self._subscriptions.refused(error.subject, error.queue)
+        elif error.kind is MAX_SUBSCRIPTIONS and self.connection.subs.doubt():
+            why = f"the server has refused more than {MOST_REFUSED} of its subscriptions"
+            self._lifecycle.end(close_reasons.CLIENT_PROTOCOL, why)
+        return True
+
+    def _on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Drop a message of a subscription that was ended here."""
+        if frame.sid not in self._subscriptions.closed:
+            return True
+        pipe.drop(frame, ordinal, now, "proxy")
+        return False
+
+    # -- links that lose messages
+
+    def _lose(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
+        """Lose a run of messages; first: the ordinal of its first frame."""
+        pipe.lose(run, first, now)
+        self._accept(pipe, run.frames, now)
+
+    def _swallowed(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Lose a message, or answer a PING in the server's place; return whether the frame was one.
+
+        What changes the state of the connection passes: both sides are to agree on it afterwards.
+        """
+        if frame.op in MESSAGE_OPS:
+            self._subscriptions.lost(frame)
+            pipe.drop(frame, ordinal, now, "swallow")
+            self._accept(pipe, 1, now)
+            return True
+        # The first one waits for the server: it asks whether the login is good.
+        if pipe.direction == C2S and frame.op == Op.PING and self._lifecycle.phase is Phase.READY:
+            pipe.drop(frame, ordinal, now, "swallow")
+            self._fences.answer_suspended(encode.PONG, now)
+            return True
+        return False
+
+    def _accept(self, pipe: DirectionPipe, frames: int, now: int) -> None:
+        if pipe.direction == C2S and self.connection.verbose:
+            self._fences.answer_suspended(encode.OK * frames, now)
+
+    # -- streams that cannot be framed
+
+    def _malformed(self, pipe: DirectionPipe, bad: Malformed, now: int) -> None:
+        """End the connection of a malformed stream, as nats-server does, or pass the stream unread."""
+        pipe.flush(now)
+        where = f"{pipe.direction.label} byte {bad.offset}: {bad.reason}"
+        if pipe.direction == S2C:
+            pipe.step(PipeEvent.END)
+            self._lifecycle.end(close_reasons.SERVER_PROTOCOL, where)
+        elif self.connection.settings.unparsed == "pass" and not (
+            self.runner.chain.guards or self._lifecycle.shut
+        ):
+            self._lifecycle.notice("warning", f"passing what is not NATS: {where}", now)
+            pipe.step(PipeEvent.UNFRAME)
+            pipe.pass_unframed(pipe.scanner.rest(), now)
+        elif bad.streaming:
+            # The server stands where we stand, waiting for CRLF: the same wrong bytes get its own answer.
+            pipe.cut(bad.buffer[bad.start : bad.end], now)
+            self._lifecycle.notice("warning", where, now)
+        else:
+            # Its -ERR goes out where the server's would: behind the replies to all earlier frames.
+            pipe.step(PipeEvent.END)
+            text = _ANSWERS[bad.fault]
+            answer = b"" if text is None else encode.err(text)
+            self._fences.end_here(answer, close_reasons.CLIENT_PROTOCOL, where, now)
+
+    def _opaque(self, pipe: DirectionPipe, segment: Opaque, now: int) -> None:
+        """Pass the server's stream unread from an unknown operation on, unless a rule needs it."""
+        if self._refuse_unframed():
+            return
+        text = "the server sent an operation that natsproxy does not know: passing its stream unread"
+        self._lifecycle.notice("warning", text, now)
+        pipe.step(PipeEvent.UNFRAME)
+        pipe.pass_unframed(segment.buffer[segment.start : segment.end], now)
+
+    def _refuse_unframed(self) -> bool:
+        """End the connection if a rule needs the server's stream, which is no longer framed; return that."""
+        needed = self.runner.chain.guards or bool(self.runner.rules.interest[S2C].clauses)
+        if needed:
+            text = "the server sent an operation that no rule can judge"
+            self._lifecycle.end(close_reasons.SERVER_PROTOCOL, text)
+        return needed
+
     # -- the end of a stream
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """Take the end of a direction's stream; return the actions that follow."""
-        c2s = self.pipes[C2S]
-        if direction == C2S and (self._state.shut or c2s.waiting):  # its last bytes are not for the server
-            self._state.end(close_reasons.CLIENT_CLOSED)
+        pipe = self.pipes[direction]
+        if direction == C2S and (
+            self._lifecycle.shut or pipe.waiting
+        ):  # its last bytes are not for the server
+            self._lifecycle.end(close_reasons.CLIENT_CLOSED)
+        elif pipe.outbox.conditions.linger:
+            self._lingering[direction] = now + pipe.outbox.conditions.linger
         else:
-            self._ends.take(self.pipes[direction], now)
+            self._end_stream(pipe, now)
         return self.take_actions()
+
+    def _end_lingering(self, now: int) -> None:
+        """Take the ends that a rule has kept back until now."""
+        for direction in [each for each, until in self._lingering.items() if until <= now]:
+            del self._lingering[direction]
+            self._end_stream(self.pipes[direction], now)
+
+    def _end_stream(self, pipe: DirectionPipe, now: int) -> None:
+        if not pipe.ended:
+            pipe.cut(pipe.scanner.rest(), now)
+        if pipe.direction == C2S:
+            pipe.flush(now)
+            pipe.sender.finish(now)
+        elif pipe.outbox.active:
+            pipe.flush(now)
+            pipe.sender.finish(now)
+            self._check_at = now
+        else:
+            self._end_by_server()
+
+    def _end_if_sent(self) -> None:
+        """End the connection if the server's stream is over and the client has all of it."""
+        s2c = self.pipes[S2C]
+        self._check_at = None  # frames that still wait have times of their own
+        if s2c.ended and not s2c.outbox.waiting:
+            self._end_by_server()
+
+    def _end_by_server(self) -> None:
+        lifecycle, error = self._lifecycle, self.connection.server_error
+        if lifecycle.phase is REFUSED:
+            lifecycle.end(close_reasons.REFUSED, self._login.refusal or "")
+        elif error:
+            # A client that closes because of it does not make it the client's doing.
+            identity = self.connection.settings.identity
+            ours = identity is not None and identity.logs_in
+            whom = " to natsproxy's own login" if ours and error == AUTHORIZATION.text else ""
+            lifecycle.end(close_reasons.SERVER_CLOSED, f"the server said {error!r}{whom}")
+        elif self.pipes[C2S].ended:
+            lifecycle.end(close_reasons.CLIENT_CLOSED)
+        else:
+            lifecycle.end(close_reasons.SERVER_CLOSED)
 
     # -- time
 
     def tick(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Do the work that is due; work beyond the limit stays due (`next_tick`)."""
-        if self.over:
+        lifecycle, runner = self._lifecycle, self.runner
+        if lifecycle.phase is OVER:
             return self.take_actions()
-        self._ends.tick(now)
-        if self._state.speak_by is not None and self._state.speak_by <= now:
-            self._first_frames.stalled(now)
-        self._runner.update_conditions(now)
-        injected, close, self._rules_due = self._runner.rules.due(now)
-        self._runner.emit_fired()
+        self._end_lingering(now)
+        self._login.end_if_stalled(now)
+        runner.update_conditions(now)
+        injected, close, self._rules_due = runner.rules.due(now)
+        runner.emit_fired()
         for direction, raw in injected:
-            if self._state.phase is Phase.READY or (direction == C2S and not self._state.shut):
+            if lifecycle.phase is Phase.READY or (direction == C2S and not lifecycle.shut):
                 self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
-            self._runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
+            runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
         # Held frames leave in the order of their times on both legs, as far as one call can do that.
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
             pipe.sender.release(now, limit)
             pipe.charge()
-        for fence in self._pongs.timed():
-            if fence.deadline <= now:
-                self._pongs.pass_(fence, now)
+        self._fences.pass_overdue(now)
         for pipe in self.pipes:
             if pipe.boundary_by is not None and pipe.boundary_by <= now:
                 text = f"{pipe.direction.label}: a frame began and did not end in time"
-                self._state.end(close_reasons.MID_FRAME, text)
-        self._ends.end_if_sent()
+                lifecycle.end(close_reasons.MID_FRAME, text)
+        self._end_if_sent()
         self.control.end_if_answered()  # a rule may have kept the last answer back until now
         return self.take_actions()
 
     def next_tick(self) -> int | None:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
-        if self.over:
+        if self._lifecycle.phase is OVER:
             return None
-        times = [self._runner.next_due, self._rules_due, self._state.speak_by, self._ends.check_at]
+        times = [self.runner.next_due, self._rules_due, self._login.speak_by, self._check_at]
         for pipe in self.pipes:
             times += pipe.boundary_by, pipe.outbox.next_due() if pipe.outbox.bytes else None
-        times += self._ends.lingering.values()
-        if self._pongs.waiting:
-            times += [fence.deadline for fence in self._pongs.timed()]
+        times += self._lingering.values()
+        times += self._fences.deadlines()
         return min([time for time in times if time is not None], default=None)
 
     # -- control
 
     def authenticated(self, refusal: str | None, now: int) -> list[Action]:
         """Go on with the CONNECT of an `Authenticate`.  refusal: the reason against it, None for none."""
-        asked = self._login.answered(refusal, now)
-        if asked is not None:
-            self._handlers.connected(self.pipes[C2S], *asked, now)
-            self._runner.emit_fired()
+        self._login.answered(refusal, now)
+        self.runner.emit_fired()
         return self.take_actions()
 
     def stop(self) -> None:
         """Note that the connection is gone: it asks for nothing more but the records of `closed`."""
-        self._state.step(PhaseEvent.END)
+        self._lifecycle.step(PhaseEvent.END)
 
     def swap(self, chain: Chain, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Put another chain in force, between frames, once the live subscriptions were looked at under it.
@@ -350,17 +695,17 @@ class Session:
         """
         # A frame that is being decided on is decided on by the rules that have begun it.
         if not self.over and not any(pipe.deciding for pipe in self.pipes):
-            self._runner.swap(chain, now, limit)
-        if self.chain is chain and self.pipes[S2C].unframed:
-            self._unframed.refuse()
+            self.runner.swap(chain, now, limit)
+        if self.runner.chain is chain and self.pipes[S2C].unframed:
+            self._refuse_unframed()
         return self.take_actions()
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
         """Call `then` where the server has answered all that the client has sent so far."""
-        if self.over or self._state.shut or self.pipes[C2S].mid_frame:
+        if self.over or self._lifecycle.shut or self.pipes[C2S].mid_frame:
             then(now)
         else:
-            self._pongs.then(then, now)
+            self._fences.then(then, now)
         return self.take_actions()
 
     def closed(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
@@ -368,13 +713,30 @@ class Session:
 
         While the session is `unrecorded`, there is more to come.
         """
-        self._runner.rules.close(now)
+        self.runner.rules.close(now)
         self._login.abandon(now, UNSENT)
         for pipe in self.pipes:
             pipe.abandon(now, limit)
             pipe.refund()
         return self.take_actions()
 
-    def let_go(self) -> None:
-        """Be freed: called once nothing more is asked of it."""
-        self._state.secrets.close()
+    def dispose(self) -> None:
+        """Break reference cycles; call last."""
+        self.connection.secrets.close()
+        self._fences.clear()
+
+
+HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Frame, int, int], bool]]] = {
+    (C2S, Op.CONNECT): Session._on_connect,
+    (C2S, Op.PUB): Session._on_publish,
+    (C2S, Op.HPUB): Session._on_publish,
+    (C2S, Op.SUB): Session._on_sub,
+    (C2S, Op.UNSUB): Session._on_unsub,
+    (S2C, Op.INFO): Session._on_info,
+    (S2C, Op.PONG): Session._on_pong,
+    (S2C, Op.OK): Session._on_ok,
+    (S2C, Op.ERR): Session._on_err,
+    (S2C, Op.MSG): Session._on_message,
+    (S2C, Op.HMSG): Session._on_message,
+}
+"""The session's own part in a frame, by direction and op; other ops have none."""

@@ -1,17 +1,60 @@
-"""The subscriptions of one connection, by sid, as the server keeps them.
+"""The subscriptions of one connection: as the server keeps them, their deliveries, and their moves.
 
-A SUB with a live sid is ignored by the server: the first subject stays.  Auto-unsubscribe counts from the
-SUB; deliveries are counted only while a sid is watched.  A count that began late has a lower and an upper
-bound (`Subscription.unseen`).  Between them the server may have ended the subscription or not: a new SUB of
-that sid replaces it, and of many such entries the oldest go (`Deliveries.end_uncertain`).
+Theory
+1. A SUB with a live sid is ignored by the server: the first subject stays.  Auto-unsubscribe counts from the
+   SUB; deliveries are counted only while a sid is watched.  A count that began late has a lower and an upper
+   bound (`Subscription.unseen`).  Between them the server may have ended the subscription or not: a new SUB
+   of that sid replaces it, and of many such entries the oldest are ended at the server too.  Forgotten only
+   here, they would escape later rules.
+2. Deliveries are counted one by one where the frames are looked at anyway, and by the scanner (`tallies`)
+   where they are not.
+3. nats-server ends a subscription at its auto-unsubscribe count.  Where rules drop or add deliveries, its
+   count is not the client's: the session keeps the limit itself, and unsubscribes at the server.
+4. After an UNSUB of ours, messages that were under way still come: they are dropped until the fence behind
+   the UNSUB has come back.  In verbose mode the +OK of the UNSUB is ours as well.
+5. A subscription that new rewrite rules send elsewhere is made anew, at the place of the c2s stream at which
+   they come into force: UNSUB, a fence, SUB of the new subject with the same sid.  The client notices
+   nothing.  Messages on that sid before the fence's PONG came by the old subject, and go through the old
+   rules: the client never sees a subject that only the server knows.  Changes that follow closely queue up.
+   The server counts deliveries from its SUB; so of a subscription made anew the session keeps the limit
+   itself, and its earlier count stays.
+6. A subscription that cannot be sent whole under the new rules (covered in part; a sid that was named by two
+   SUBs) ends, and the client gets the -ERR of permissions that were taken away.
+7. Two things are not made anew: requests under way whose reply subject was rewritten, and deliver subjects
+   that the server remembers (push consumers).  Answers to those come by the old subject, which has
+   no subscription.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.rules.interface import ConnectionRules, Subscription
+from natsproxy.rules.interface import ConnectionRules, Decision, Subscription
+from natsproxy.session.direction import DirectionPipe
+from natsproxy.session.fences import Fences
+from natsproxy.session.outbox import OVERHEAD
+from natsproxy.session.phase import Lifecycle
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import S2C, Op, op_mask
+from natsproxy.wire.scanner import byte_table
+
+STATE_OPS: Final = (
+    op_mask(Op.CONNECT, Op.PING, Op.SUB, Op.UNSUB),
+    op_mask(Op.INFO, Op.PONG, Op.ERR),
+)
+"""The ops that the session itself looks at, by direction."""
+_NEVER_SWALLOWED: Final = op_mask(Op.PING, Op.PONG, Op.OK)
+"""Further ops that a link that loses messages does not lose: without them a peer gives the connection up."""
+MOST_UNCERTAIN: Final = 4096
+"""Subscriptions of a connection that the server may have ended, and that are kept."""
+MOST_REFUSED: Final = 16384
+"""SUBs of a connection that the server has refused without saying which, and that are still in the table."""
+_NO_LIMIT: Final = 999_999_999  # the largest number that the server reads
 
 
 def unsub_max(args: bytes) -> int:
@@ -26,11 +69,7 @@ class Resubscription(NamedTuple):
     upstream: bytes
 
 
-MOST_REFUSED: Final = 16384
-"""SUBs of a connection that the server has refused without saying which, and that are still in the table."""
-
-
-class Subscriptions(dict[bytes, Subscription]):
+class SubscriptionTable(dict[bytes, Subscription]):
     """Live subscriptions by sid.
 
     uncertain: the sids of those that the server may have ended at their limit.
@@ -129,3 +168,296 @@ class Subscriptions(dict[bytes, Subscription]):
                 self.remove(sid)
                 return sub
         return None
+
+
+class Subscriptions:
+    """The subscriptions of one connection at work.
+
+    table: those that live.  tallies: deliveries by sid, of those that the scanner counts.  closed: sids that
+    were ended here, and whose messages may still come.  verbose: the client is owed a +OK for each of its
+    frames, so those that answer frames of ours are kept from it.
+    """
+
+    __slots__ = (
+        "_c2s",
+        "_fences",
+        "_lifecycle",
+        "_our_oks",
+        "_resubscribing",
+        "_s2c",
+        "closed",
+        "table",
+        "tallies",
+        "verbose",
+    )
+
+    def __init__(
+        self, pipes: tuple[DirectionPipe, DirectionPipe], fences: Fences, lifecycle: Lifecycle
+    ) -> None:
+        self.table = SubscriptionTable()
+        self.tallies = byte_table()
+        self.closed: dict[bytes, None] = {}  # an empty set takes 216 bytes, a dict 64
+        self.verbose = True
+        self._resubscribing: dict[bytes, deque[Resubscription]] = {}
+        self._our_oks = 0  # so many of the server's +OK answer frames of ours
+        self._c2s, self._s2c = pipes
+        self._fences = fences
+        self._lifecycle = lifecycle
+        self.watch_ops()
+
+    @property
+    def ended_or_moved(self) -> bool:
+        """True if messages on some sid are not to be taken as they come."""
+        return bool(self.closed or self._resubscribing)
+
+    @property
+    def watched(self) -> bool:
+        """True if messages on some sid are looked at, or counted."""
+        return self.ended_or_moved or bool(self.tallies) or bool(self._s2c.scanner.watch_sids)
+
+    @property
+    def came(self) -> int:
+        """The number of messages that have come from the server."""
+        counts = self._s2c.scanner.counts
+        return counts[Op.MSG] + counts[Op.HMSG]
+
+    def delivered(self, sub: Subscription) -> int:
+        """Return how many messages went to the client on a subscription, as far as they were counted."""
+        return self.tallies.get(sub.sid, max(0, sub.delivered))
+
+    # -- what the scanners look out for
+
+    def watch_ops(self) -> None:
+        """Want the frames of the ops that the session looks at now."""
+        for pipe, ops in zip((self._c2s, self._s2c), STATE_OPS, strict=True):
+            extra = Op.OK.bit if pipe is self._s2c and self._our_oks else 0
+            pipe.scanner.watch_ops = ops | (_NEVER_SWALLOWED if pipe.swallowing else extra)
+
+    def _watch(self, sid: bytes, need: Need) -> None:
+        """Want every MSG and HMSG on `sid` until the subscription ends."""
+        watches = self._s2c.scanner.watch_sids
+        watches[sid] = max(need, watches.get(sid, Need.NONE))
+
+    def _unwatch(self, sid: bytes) -> None:
+        """Neither look at nor count messages on `sid` any more."""
+        self.tallies.pop(sid, None)
+        self._s2c.scanner.watch_sids.pop(sid, None)
+        # Messages by the old subject may still come, and need the old rules.
+        if sid in self._resubscribing:
+            self._watch(sid, Need.PAYLOAD)
+
+    def count(self, sid: bytes) -> None:
+        """Count the messages on `sid` until the subscription ends, without looking at them."""
+        # Only of a subscription that the server will know: refused ones would pile up here.
+        if sid in self.table:
+            self.tallies.setdefault(sid, 0)
+
+    # -- frames of the client
+
+    def sub(self, frame: Frame) -> None:
+        """Note a SUB; `decided` confirms it or takes it back."""
+        if self.table.add(frame.sid, frame.subject, frame.queue, frame.subject, self.came):
+            self.table[frame.sid].delivered = -1  # being decided
+            self.closed.pop(frame.sid, None)
+            self.tallies.pop(frame.sid, None)
+
+    def decided(self, frame: Frame, passes: bool, upstream: bytes | None, now: int) -> None:
+        """Confirm a SUB that goes on, or take it back; upstream: its subject for the server, if another."""
+        sub = self.table.get(frame.sid)
+        if sub is None or sub.delivered != -1:  # the sid is live already: the server ignores this SUB
+            return
+        if passes:
+            sub.delivered = 0
+            sub.upstream = upstream or sub.upstream
+        else:
+            self.forget(frame.sid)
+            if not sub.certain:  # the server may still have an earlier one of that sid
+                self.close([frame.sid], now)
+
+    def note_lines(self, lines: Sequence[tuple[bytes, bytes, bytes]]) -> None:
+        """Note plain SUBs, and UNSUBs (without a subject) that end at once: sid, subject, queue of each."""
+        table, came, watched = self.table, self.came, self.watched
+        for sid, subject, queue in lines:
+            if not subject:
+                if sid in table:
+                    table.remove(sid)
+                    if watched:
+                        self._unwatch(sid)
+            elif table.add(sid, subject, queue, subject, came) and watched:
+                self.closed.pop(sid, None)
+                self.tallies.pop(sid, None)
+
+    def unsub(self, frame: Frame, now: int, *, altered: bool) -> bytes | None:
+        """Note the end of a subscription, or its auto-unsubscribe count.
+
+        altered: rules may drop or add deliveries.  Returns the UNSUB that goes to the server in its place,
+        None for the same.
+        """
+        sub = self.table.get(frame.sid)
+        maximum = unsub_max(frame.args)
+        if sub is None:
+            return None
+        if not maximum:
+            self.forget(frame.sid)
+            return None
+        counted = frame.sid in self.tallies or frame.sid in self._s2c.scanner.watch_sids
+        unseen = 0 if counted else self.came - sub.since
+        sub.delivered = self.tallies.pop(frame.sid, sub.delivered)
+        self.table.count(sub)
+        if sub.ours or altered:
+            # The server would count messages that a rule takes away: the limit is ours to keep.  It holds
+            # from this place of the stream, and earlier messages have not arrived yet: hence the fence.
+            sub.ours = True
+            self._watch(frame.sid, Need.LINE)
+            self._fences.then(lambda at: self._limit(sub, maximum, unseen, at), now)
+            # Passed on with a limit out of reach: a verbose client is owed the +OK of the server.
+            return encode.unsub(frame.sid, _NO_LIMIT)
+        if not self.table.limit(frame.sid, maximum, unseen=unseen):
+            self._unwatch(frame.sid)
+            return None
+        self._watch(frame.sid, Need.LINE)
+        self._end_uncertain(now)
+        return None
+
+    def _limit(self, sub: Subscription, maximum: int, unseen: int, now: int) -> None:
+        """Put an auto-unsubscribe count of ours in force; end the subscription if it is reached already."""
+        if self.table.get(sub.sid) is sub and not self.table.limit(sub.sid, maximum, unseen=unseen):
+            self.close([sub.sid], now)
+
+    # -- frames of the server
+
+    def passed(self, frame: Frame, now: int, *, altered: bool) -> None:
+        """Count a message that goes to the client; altered: rules may drop or add deliveries."""
+        sub = self.table.get(frame.sid)
+        if sub is None or sub.delivered < 0 or frame.no_responders or frame.sid in self.tallies:
+            return
+        sub.delivered += 1
+        if not sub.max or sub.delivered < sub.max:
+            if sub.unseen:
+                self.table.reconsider(sub)
+            return
+        self.forget(frame.sid)
+        if sub.ours or altered:
+            self.close([frame.sid], now)
+
+    def lost(self, frame: Frame) -> None:
+        """Note a message that the server has counted, and that a silent link loses."""
+        sub = self.table.get(frame.sid)
+        if sub is not None and sub.max:
+            sub.unseen += 1
+            self.table.reconsider(sub)
+
+    def dropped(self, frame: Frame) -> None:
+        """Count a message that does not go to the client."""
+        if frame.sid in self.tallies and not frame.no_responders:
+            self.tallies[frame.sid] -= 1  # the scanner counted it as it came
+
+    def refused(self, subject: bytes, queue: bytes) -> None:
+        """Forget the latest SUB of a subject and queue: the server has refused it."""
+        sub = self.table.refused(subject, queue)
+        if sub is not None:
+            self._unwatch(sub.sid)
+
+    def take_our_ok(self) -> bool:
+        """Return whether a +OK of the server answers a frame of ours, and count it."""
+        if self._our_oks <= 0:
+            return False
+        self._expect_oks(self._our_oks - 1)
+        return True
+
+    def _expect_oks(self, count: int) -> None:
+        """Keep the next `count` +OK of the server from the client, if the connection is verbose."""
+        self._our_oks = count if self.verbose else 0
+        self.watch_ops()
+
+    # -- subscriptions that end
+
+    def forget(self, sid: bytes) -> None:
+        """Note that a subscription has ended."""
+        self.table.remove(sid)
+        self._unwatch(sid)
+
+    def close(self, sids: Sequence[bytes], now: int) -> None:
+        """Unsubscribe upstream and drop the messages that still come."""
+        for sid in sids:
+            self.closed[sid] = None
+            self._watch(sid, Need.LINE)
+        # Between the PONGs of two fences, the +OK are those of the UNSUBs.
+        self._fences.then_alone(lambda _: self._expect_oks(len(sids)), now)
+        self._c2s.inject(b"".join(map(encode.unsub, sids)), Op.UNSUB.bit, now, "proxy")
+        self._fences.then_alone(lambda _: self._closed(sids), now, len(sids) * OVERHEAD)
+
+    def _closed(self, sids: Sequence[bytes]) -> None:
+        self._expect_oks(0)
+        for sid in sids:
+            if sid in self.closed:
+                del self.closed[sid]
+                self._unwatch(sid)
+
+    def _end_uncertain(self, now: int) -> None:
+        """End the oldest of the subscriptions that the server may have ended, where they are many."""
+        uncertain = self.table.uncertain
+        if len(uncertain) > MOST_UNCERTAIN:
+            oldest = [*islice(uncertain, MOST_UNCERTAIN // 4)]
+            for sid in oldest:
+                self.forget(sid)
+            self.close(oldest, now)
+            text = f"{len(oldest)} old subscriptions with a limit are ended, if the server has not done so"
+            self._lifecycle.notice("info", text, now)
+
+    # -- subscriptions that are made anew
+
+    def resubscribe(self, again: list[tuple[bytes, bytes]], before: ConnectionRules, now: int) -> None:
+        """Make subscriptions anew, given as sids with their new subjects on the server.
+
+        before: the rules under which the server has them now.
+        """
+        fences, pipe = self._fences, self._c2s
+        moved = [(self.table[sid], subject) for sid, subject in again]
+        if self.verbose:
+            fences.then_alone(lambda _: self._expect_oks(len(moved)), now)
+        pipe.inject(b"".join(encode.unsub(sub.sid) for sub, _ in moved), Op.UNSUB.bit, now, "rewrite")
+        fences.then_alone(lambda _: self._moved([sub for sub, _ in moved]), now)
+        for sub, subject in moved:
+            self._resubscribing.setdefault(sub.sid, deque()).append(Resubscription(before, sub.upstream))
+            self._watch(sub.sid, Need.PAYLOAD)
+            sub.upstream, sub.ours = subject, True
+            self.table.uncertain.pop(sub.sid, None)
+        raw = b"".join(encode.sub(sub.upstream, sub.sid, sub.queue) for sub, _ in moved)
+        pipe.inject(raw, Op.SUB.bit, now, "rewrite")
+        if self.verbose:
+            fences.then_alone(lambda _: self._expect_oks(0), now)
+        text = f"rewrite rules have changed: {len(moved)} subscriptions are made anew"
+        self._lifecycle.notice("info", text, now)
+
+    def _moved(self, subs: list[Subscription]) -> None:
+        """Note that the server has done with the old subjects: from here on messages come by the new ones."""
+        self._expect_oks(len(subs))
+        for sub in subs:
+            waiting = self._resubscribing[sub.sid]
+            waiting.popleft()
+            if waiting:
+                continue
+            del self._resubscribing[sub.sid]
+            if sub.sid in self.closed:
+                continue
+            self._s2c.scanner.watch_sids.pop(sub.sid, None)
+            live = self.table.get(sub.sid)
+            if live is not None and live.max:
+                self._watch(sub.sid, Need.LINE)
+
+    def is_moving(self, sid: bytes) -> bool:
+        """Return whether messages on `sid` may still come by the subject that it had before."""
+        return sid in self._resubscribing
+
+    def decide(self, frame: Frame, now: int) -> Decision | None:
+        """Ask the rules under which the server sent a message on a sid that is moving."""
+        old = self._resubscribing[frame.sid][0]
+        sub = self.table.get(frame.sid)
+        if sub is None:
+            return old.rules.decide(S2C, frame, now)
+        upstream, sub.upstream = sub.upstream, old.upstream
+        try:
+            return old.rules.decide(S2C, frame, now)
+        finally:
+            sub.upstream = upstream

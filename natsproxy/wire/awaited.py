@@ -7,7 +7,7 @@ never makes anybody want a frame.
 
 Subjects are compared byte for byte, as they stand on the wire of the proxy's two sides: the client's spelling
 is noted, the server's is removed.  They differ where a rule rewrites reply subjects, and then an entry stays;
-`session/answers.py` leaves such entries out.
+`session/control.py` leaves such entries out.
 
 Pulls and acknowledgements are not noted.  A pull may stay open for as long as its client likes, and its
 messages come on other subjects than its reply; a JetStream domain or an import may stand before its name.

@@ -48,7 +48,8 @@ def break_first(monkeypatch: pytest.MonkeyPatch) -> Break:
         real = getattr(where, name)
 
         def method(self: Any, *args: Any, **options: Any) -> Any:
-            if self._state.conn == 1:
+            connection = self.connection if isinstance(self, Session) else self._connection
+            if connection.conn == 1:
                 raise RuntimeError("a bug")
             return real(self, *args, **options)
 

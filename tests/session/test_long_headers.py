@@ -13,7 +13,7 @@ from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model import selector
-from natsproxy.session.frame_paths import LONG
+from natsproxy.session.session import LONG
 from natsproxy.session.values import WorkLimit
 from natsproxy.wire.ops import C2S, S2C
 from tests.session.playbook import Playbook
@@ -96,14 +96,14 @@ def test_other_rules_wait_for_a_decision_and_the_other_direction_does_not() -> N
     assert play.session.pipes[C2S].pending
     new = rules(1, 'kind = "drop"', 'subject = "h.x"\n')
     play.do(play.session.swap(new, play.now))
-    assert play.session.chain is HEADERS
+    assert play.session.runner.chain is HEADERS
     play.server(b"MSG a 1 1\r\nx\r\n")
     assert play.to_client == b"MSG a 1 1\r\nx\r\n"
     while play.session.pipes[C2S].pending:
         play.do(play.session.receive(C2S, b"", play.now, OneStep()))
     assert b"A4: b\r\n" in play.to_server
     play.do(play.session.swap(new, play.now))
-    assert play.session.chain is new
+    assert play.session.runner.chain is new
 
 
 def test_a_frame_that_is_being_decided_on_at_the_end_is_recorded() -> None:

@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.rules.interface import LinkConditions
-from natsproxy.session.outbox import OVERHEAD, Item, Outbox
+from natsproxy.session.outbox import OVERHEAD, Outbox, Outgoing, Source
 
 
-def item(name: int, due: int, *, overtake: bool = False, defer: int = 0) -> Item:
-    return Item([b"%d" % name], due, 1, 1, None, None, overtake=overtake, defer=defer)
+def item(name: int, due: int, *, overtake: bool = False, defer: int = 0) -> Outgoing:
+    return Outgoing([b"%d" % name], 1, 1, Source(), due, overtake, defer)
 
 
 class ReferenceOutbox:
     """Looks at everything each time."""
 
     def __init__(self) -> None:
-        self.queue: list[Item] = []
-        self.aside: list[Item] = []
+        self.queue: list[Outgoing] = []
+        self.aside: list[Outgoing] = []
 
-    def put(self, held: Item) -> None:
+    def put(self, held: Outgoing) -> None:
         (self.aside if held.overtake or held.defer else self.queue).append(held)
 
     def due_aside(self, now: int) -> list[bytes]:
@@ -81,7 +81,7 @@ def test_small_frames_are_not_held_for_the_price_of_their_bytes() -> None:
 
 def items_in_memory() -> int:
     gc.collect()
-    return sum(type(found) is Item for found in gc.get_objects())
+    return sum(type(found) is Outgoing for found in gc.get_objects())
 
 
 @pytest.mark.parametrize("by_time", [True, False])

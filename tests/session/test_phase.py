@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from natsproxy.session.connection import ConnectionState
 from natsproxy.session.phase import (
     FIRST_STOPPED,
     PIPE_TRANSITIONS,
     TRANSITIONS,
+    Lifecycle,
     Phase,
     PhaseEvent,
     PipeEvent,
@@ -34,8 +34,8 @@ def test_every_phase_can_end_and_nothing_leaves_the_last() -> None:
             assert pipe_row[PipeEvent.END] >= PipePhase.ENDED > FIRST_STOPPED
 
 
-def state_of(session: Session) -> ConnectionState:
-    return session._state
+def lifecycle_of(session: Session) -> Lifecycle:
+    return session.connection.lifecycle
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def state_of(session: Session) -> ConnectionState:
 def test_a_connection_is_ready_at_its_first_pong(first: str, second: str, between: Phase) -> None:
     """INFO and CONNECT may come in either order; a PONG before both means nothing."""
     play = Playbook()
-    state = state_of(play.session)
+    state = lifecycle_of(play.session)
     phases = [state.phase]
     for side in (first, second):
         play.server(INFO) if side == "server" else play.client(CONNECT)
@@ -59,7 +59,7 @@ def test_a_connection_is_ready_at_its_first_pong(first: str, second: str, betwee
 
 def test_a_port_that_is_not_for_clients_is_refused() -> None:
     play = Playbook().server(b'INFO {"leafnode_urls":["127.0.0.1:7422"]} \r\n')
-    assert state_of(play.session).phase is Phase.REFUSED
+    assert lifecycle_of(play.session).phase is Phase.REFUSED
 
 
 def test_a_stream_that_is_not_nats_is_not_framed_any_more() -> None:

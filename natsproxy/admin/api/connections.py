@@ -95,19 +95,19 @@ _FILTERS: Final = tuple(
 
 
 def _facts(relay: Relay) -> dict[str, Any]:
-    session, connect = relay.session, relay.session.connect
+    session, connect = relay.session, relay.session.connection.connect
     counts, (c2s, s2c) = session.counts(), session.pipes
     return {
         "conn": relay.conn,
         "client": relay.opened["client"],
         "upstream": relay.opened["upstream"],
-        **session.client(),
+        **session.connection.client(),
         "lang": connect.lang,
         "version": connect.version,
         **session.control.facts(now_ns()),
         "since": times.iso(relay.accepted.opened),
         "since_ns": times.wall(relay.accepted.opened),
-        "subscriptions": len(session.subs),
+        "subscriptions": len(session.connection.subs),
         "counts": {
             **counts,
             "c2s_frames_out": c2s.out_next,
@@ -121,7 +121,11 @@ def _facts(relay: Relay) -> dict[str, Any]:
 def _wanted(relay: Relay, filters: Mapping[str, str]) -> bool:
     if not filters:
         return True
-    facts = {**relay.session.client(), "lang": relay.session.connect.lang, **relay.opened}
+    facts = {
+        **relay.session.connection.client(),
+        "lang": relay.session.connection.connect.lang,
+        **relay.opened,
+    }
     return all(fnmatchcase(str(facts[name]), pattern) for name, pattern in filters.items())
 
 
@@ -152,7 +156,7 @@ async def _list(ask: Ask) -> dict[str, Any]:
 async def _get(ask: Ask) -> dict[str, Any]:
     relay = _relay(ask)
     limit, offset = ask.query["limit"], ask.query["offset"]
-    subs = islice(relay.session.subs.values(), offset, offset + limit)
+    subs = islice(relay.session.connection.subs.values(), offset, offset + limit)
     return {
         **_facts(relay),
         "connect": _connect(relay.session.control.connect),
@@ -162,7 +166,7 @@ async def _get(ask: Ask) -> dict[str, Any]:
                 "subject": _text(sub.subject),
                 "queue": _text(sub.queue),
                 "max": sub.max,
-                "delivered": relay.session.delivered(sub),
+                "delivered": relay.session.connection.subscriptions.delivered(sub),
             }
             for sub in subs
         ],

@@ -80,7 +80,7 @@ def _shown(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, Any
         "subscriptions": facts.subscriptions,
     }
     if subjects:
-        subs = islice(relay.session.subs.values(), subjects)
+        subs = islice(relay.session.connection.subs.values(), subjects)
         shown["subjects"] = [sub.subject.decode("utf-8", "replace") for sub in subs]
     return shown
 

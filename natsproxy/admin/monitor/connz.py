@@ -140,10 +140,10 @@ def _rows(wanted: Asked, page: Iterable[Found], now: int) -> Iterator[str]:
     """Yield the connections in JSON, in small parts: one may have very many subscriptions."""
     for at, (facts, session) in enumerate(page):
         yield ("," if at else "") + json.dumps(_shown(wanted, facts, now))[:-1]
-        if wanted.subs and session is not None and session.subs:
+        if wanted.subs and session is not None and session.connection.subs:
             detail = wanted.subs == "detail"
             yield ', "subscriptions_list_detail": [' if detail else ', "subscriptions_list": ['
-            for number, sub in enumerate(list(session.subs.values())):
+            for number, sub in enumerate(list(session.connection.subs.values())):
                 one = described(sub, session, facts.conn) if detail else sub.subject.decode(errors="replace")
                 yield (", " if number else "") + json.dumps(one)
             yield "]"
@@ -189,7 +189,10 @@ def described(sub: Subscription, session: Session, conn: int) -> dict[str, Any]:
     shown: dict[str, Any] = {"subject": sub.subject.decode(errors="replace")}
     if sub.queue:
         shown["qgroup"] = sub.queue.decode(errors="replace")
-    shown |= {"sid": sub.sid.decode(errors="replace"), "msgs": session.delivered(sub)}
+    shown |= {
+        "sid": sub.sid.decode(errors="replace"),
+        "msgs": session.connection.subscriptions.delivered(sub),
+    }
     if sub.max:
         shown["max"] = sub.max
     return shown | {"cid": conn}

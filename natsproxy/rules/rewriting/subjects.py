@@ -16,7 +16,7 @@ Theory
    has one for it (JetStream and inboxes deliver subjects that nobody subscribed to).
 6. With `jetstream = true`, subjects in the JetStream API are translated too (`jetstream_api.py`).
 7. Rules that change at run time apply to open subscriptions: each is made anew under the server's new
-   subject, or ends with a permissions -ERR where no subject fits (`session/resubscribe.py`).
+   subject, or ends with a permissions -ERR where no subject fits (`session/subscriptions.py`).
 8. Rewriting is not isolation: inboxes and the names of streams are shared by all clients.
 """
 
