@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
@@ -20,13 +19,13 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.explain import SERVER_ONLY
+from natsproxy.rules.engine.explain import SERVER_ONLY, Answer, Explanation, Question, question
 from natsproxy.rules.engine.explain import explain as explain_frame
-from natsproxy.rules.engine.sample import Explanation, Sample, SampleView, sample
+from natsproxy.rules.engine.trial import TrialView
 from natsproxy.rules.file import values
 from natsproxy.rules.model.roles import ROLES, Role
-from natsproxy.rules.model.selector import SENDABLE, WITH_SUBJECT, Peer, role_named
-from natsproxy.wire.ops import Direction, Op
+from natsproxy.rules.model.selector import WITH_SUBJECT, Peer, role_named
+from natsproxy.wire.ops import Op
 
 
 def _reader(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -129,10 +128,11 @@ def _complete_role(_: click.Context, __: click.Parameter, incomplete: str) -> li
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
 def explain(file: Path, as_json: bool, **asked: Any) -> None:
-    """Explain which rules would act on a frame, on which condition and with which result.
+    """Explain what each rule would do to a frame, by the engine that does it to traffic.
 
-    A property that is not named is open: a rule that depends on it may act, and the answer says on which
-    condition.  Notes name the differences from nats-server that only the server itself could avoid.
+    A property that is not named has a plain value (no headers, no name), and the answer says what it assumed.
+    Gates are taken to let the frame through.  Notes name the differences from nats-server that only the
+    server itself could avoid.
 
     \b
     natsproxy rules explain faults.toml --op PUB --subject orders.eu.1
@@ -141,16 +141,23 @@ def explain(file: Path, as_json: bool, **asked: Any) -> None:
     natsproxy rules explain faults.toml --subject orders.new --header 'Region: eu'
     """
     loaded = load_rules(file)
-    client = _client(asked)
+    given = {_CLIENT[name]: asked.pop(name) for name in _CLIENT}
+    known = {name: value for name, value in given.items() if value is not None}
     try:
         frame = _frame(asked)
     except (ValueError, NatsproxyError) as error:
         raise CouldNotRun(f"no such frame exists: {error}") from None
-    steps = explain_frame(RuleChain(loaded), client, frame)
+    unknown = [name for name in given if name not in known]
+    answer = explain_frame(RuleChain(loaded), _client(known), frame, unknown)
     if as_json:
-        for step in steps:
-            click.echo(json.dumps(_as_dict(step)))
-        return
+        for step in answer.rules:
+            click.echo(json.dumps({**_as_dict(step), "assumptions": answer.assumptions}))
+    else:
+        _print(answer, frame)
+
+
+def _print(answer: Answer, frame: Question) -> None:
+    steps = answer.rules
     for step in steps:
         click.echo(f"{'*' if step.acts else ' '} {step.rule.name} ({step.rule.kind}): {step.result}")
         if step.acts:
@@ -158,22 +165,23 @@ def explain(file: Path, as_json: bool, **asked: Any) -> None:
     if not any(step.acts for step in steps):
         subject = frame.frame.subject.decode("utf-8", "replace")
         click.echo(f"No rule acts on {frame.frame.op.label} {subject}".rstrip() + ": it passes unchanged.")
+    for sentence in answer.assumptions:
+        click.echo(f"Assumed: {sentence}")
     if any(step.acts and step.rule.kind in ("permissions", "deny", "rewrite") for step in steps):
         for sentence in SERVER_ONLY:
             click.echo(f"Note: {sentence}")
 
 
-def _client(asked: dict[str, Any]) -> SampleView:
-    """Take the client out of the options, and return it."""
-    given = {name: asked.pop(name) for name in _CLIENT}
-    known = {_CLIENT[name]: value for name, value in given.items() if value is not None}
-    return SampleView(
-        Connect(**{name: known[name] for name in ("name", "user", "lang", "version") if name in known}),
+def _client(known: dict[str, Any]) -> TrialView:
+    """Return the connection with these properties."""
+    texts = {name: known[name] for name in ("name", "user", "lang", "version") if name in known}
+    return TrialView(
+        Connect(verbose=False, pedantic=False, headers=True, **texts),
         Info(remote_account=known.get("account", ""), server_name=known.get("server", "")),
         known.get("address", ""),
         known.get("ordinal", 0),
-        frozenset(known),
-        tls_subject=known.get("tls_subject", ""),
+        known.get("tls_subject", ""),
+        key=known.get("name", ""),
     )
 
 
@@ -183,16 +191,12 @@ _CLIENT: Final = {
 """The option of each condition on a client."""
 
 
-def _frame(asked: dict[str, Any]) -> Sample:
-    """Return the frame of a question.  Raises ValueError where there is no such frame."""
-    direction: Direction | None = asked.pop("direction")
+def _frame(asked: dict[str, Any]) -> Question:
+    """Return the question about a frame.  Raises ValueError where there is no such frame."""
     op = asked["op"] = None if asked["op"] is None else values.op(asked["op"])
     if op is not None or asked["role"] is None:
         _check_subject(Op.PUB if op is None else op, asked["subject"], asked["role"])
-    found = sample(**asked)
-    if direction is not None and not SENDABLE[direction] >> found.frame.op & 1:
-        raise ValueError(f"{found.frame.op.label} never goes {direction.label}")
-    return found if direction is None else replace(found, direction=direction)
+    return question(**asked)
 
 
 def _check_subject(op: Op, subject: bytes, role: Role | None) -> None:

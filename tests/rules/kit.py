@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from natsproxy.protocol.connect import Connect
-from natsproxy.protocol.info import Info
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.rule_engine import RuleEngine
+from natsproxy.rules.engine.trial import TrialView, ask
 from natsproxy.rules.file.parser import load
-from natsproxy.rules.interface import Decision, Subscription
+from natsproxy.rules.interface import Decision
 from natsproxy.rules.kinds import KINDS
-from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import C2S, S2C, Direction, Op
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 
 MS = 1_000_000
@@ -20,37 +20,18 @@ S = 1_000_000_000
 
 
 @dataclass
-class FakeView:
-    """A connection without a session."""
+class FakeView(TrialView):
+    """A connection without a session.  sids: those whose deliveries are counted."""
 
     conn: int = 1
     ordinal: int = 1
     address: str = "127.0.0.1:50000"
-    tls_subject: str = ""
     key: str = "app"
     connect: Connect = field(default_factory=lambda: Connect(verbose=False, pedantic=False, name="app"))
-    info: Info = field(default_factory=Info)
-    subs: dict[bytes, Subscription] = field(default_factory=dict)
     sids: set[bytes] = field(default_factory=set)
-    watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
-
-    @property
-    def subs_version(self) -> int:
-        return 0
-
-    @property
-    def verbose(self) -> bool:
-        return self.connect.verbose
-
-    @property
-    def pedantic(self) -> bool:
-        return self.connect.pedantic
 
     def count_sid(self, sid: bytes) -> None:
         self.sids.add(sid)
-
-    def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
-        self.watched[direction, subject] = need
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
         del self.watched[direction, subject]
@@ -71,21 +52,7 @@ class Wire:
         self.rules = self.chain.bind(self.view, self.rules, self.now)
 
     def decide(self, direction: Direction, raw: bytes | str) -> Decision | None:
-        frame = parse(direction, raw)
-        wanted = self.rules.interest[direction].need(frame.op, frame.subject)
-        if not wanted and (direction, frame.subject) not in self.view.watched:
-            return None
-        if frame.op == Op.SUB:
-            self.view.subs.setdefault(
-                frame.sid, Subscription(frame.sid, frame.subject, frame.queue, frame.subject)
-            )
-        decision = self.rules.decide(direction, frame, self.now)
-        if frame.op == Op.SUB and decision is not None:
-            if decision.out == ():
-                del self.view.subs[frame.sid]
-            elif decision.upstream_subject:
-                self.view.subs[frame.sid].upstream = decision.upstream_subject
-        return decision
+        return ask(self.rules, self.view, direction, parse(direction, raw), self.now)
 
     def c2s(self, raw: bytes | str) -> bytes:
         return self._out(C2S, raw)

@@ -1,33 +1,33 @@
-"""The explanation of a frame: each rule's effect on it, in the order in which they run, without sending it.
-
-`natsproxy rules explain` prints it.
+"""The effect of each rule on a frame, without sending it: the answers of `natsproxy rules explain`.
 
 Theory
-1. It uses the index that traffic uses, so the two cannot disagree.
-2. A rule does not act only if a known property of frame or connection contradicts it.  All others may act:
-   what is open (an unknown header, an earlier publish, the state of a subscription) is a condition.
-3. Gates are conditions in words only, since they depend on earlier frames.
+1. The engine that serves traffic decides on one concrete frame of one concrete connection (`trial.py`).
+2. What a question does not name has a plain value: a client without a name, a message without headers and
+   payload.  Where a rule looks at such a property, the answer names it among its assumptions.
+3. Gates depend on frames that came before, so they are taken to be open; the answer has them in words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
+from natsproxy.events import Firing
+from natsproxy.protocol.headers import build
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.explain_rewriting import explain_rewriting
-from natsproxy.rules.engine.rule_index import RuleIndex
-from natsproxy.rules.engine.sample import Explanation, Sample, SampleView, when
-from natsproxy.rules.interface import Subscription
-from natsproxy.rules.model.delivery_filter import DeliveryFilter
-from natsproxy.rules.model.roles import MSGS
-from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
-from natsproxy.rules.model.seeded_random import Draws, SeededRandom
-from natsproxy.rules.model.selector import ANYBODY, Selector
-from natsproxy.rules.model.verdicts import Deny, Drop
-from natsproxy.wire.frames import Need
-from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.rules.engine.trial import TrialView, ask
+from natsproxy.rules.interface import Decision
+from natsproxy.rules.model.gate import OPEN, Count
+from natsproxy.rules.model.roles import MSGS, PUBS, Role
+from natsproxy.rules.model.rule import LinkAction, Rule, Stage
+from natsproxy.rules.model.selector import MESSAGES, SENDABLE
+from natsproxy.rules.rewriting.subjects import Rewriting
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op, op_mask
+from natsproxy.wire.parse import frames
 
 SERVER_ONLY: Final = (
     "A message that permissions keep from one queue member goes to another on nats-server; here it is lost.",
@@ -39,183 +39,284 @@ SERVER_ONLY: Final = (
     "Rewriting is not isolation: inboxes and stream names are shared by all clients.",
 )
 """Abilities of the server that the proxy lacks, and its behaviour instead."""
-_HEADERS: Final = "it has headers"
+MOST_PAYLOAD: Final = 64 << 20
+"""nats-server's own bound of `max_payload`."""
+_DRAWS: Final = 100
+"""Random choices that are tried where a mapping has weights."""
+_FROM_SERVER: Final = (Op.MSG, Op.HMSG, Op.INFO, Op.ERR, Op.OK)
 
 
-def explain(chain: RuleChain, view: SampleView, sample: Sample) -> list[Explanation]:
-    """Return one explanation per rule, in the order of the stages."""
-    peers = {rule: view.conditions(rule.selector.peer) for rule in chain.rules}
-    index = chain.index(
-        tuple(
-            place
-            for place, rule in enumerate(chain.rules)
-            if peers[rule] is not None and rule.selector.peer != ANYBODY
-        )
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A frame to explain.
+
+    given: the properties that were named: "queue", "reply", "headers", "payload".  role: the one that it was
+    asked to have.  request: the subject of the publish or call that it answers.
+    """
+
+    direction: Direction
+    frame: Frame
+    given: frozenset[str] = frozenset()
+    role: Role | None = None
+    request: bytes = b""
+    queue: bytes = b""
+
+
+class Explanation(NamedTuple):
+    """One rule's effect: whether it acts, its gate in words, and the result (or why it does not act)."""
+
+    rule: Rule
+    acts: bool
+    condition: str
+    result: str
+
+
+class Answer(NamedTuple):
+    """One explanation per rule, in the order in which they run, and what was assumed."""
+
+    rules: list[Explanation]
+    assumptions: list[str]
+
+
+# -- the question
+
+
+def question(
+    op: Op | None,
+    subject: bytes,
+    *,
+    direction: Direction | None = None,
+    queue: bytes = b"",
+    reply: bytes = b"",
+    role: Role | None = None,
+    headers: Sequence[tuple[bytes, bytes]] = (),
+    status: bytes = b"",
+    body: bytes | None = None,
+    size: int | None = None,
+) -> Question:
+    """Return the question about a frame with these properties.
+
+    op: None for the plainest one that may have the others.  direction: of an op that goes both ways.  status:
+    a code, perhaps with its text.  size: of headers and body.  Raises ValueError for properties that no frame
+    has together.
+    """
+    example = None if role is None else next(frames(role.example, role.direction))
+    block = _block(headers, status) if headers or status else example.headers if example else b""
+    if op is None:
+        op = _plainest(example, bool(block), bool(status))
+    _refuse(op, role, bool(headers or status), body is not None or size is not None)
+    if direction is None:
+        direction = S2C if op in _FROM_SERVER else C2S
+    elif not SENDABLE[direction] >> op & 1:
+        raise ValueError(f"{op.label} never goes {direction.label}")
+    given = {"queue": queue, "reply": reply, "headers": headers or status}
+    named = {name for name, value in given.items() if value}
+    if not MESSAGES >> op & 1:
+        return Question(direction, next(frames(_other(op, subject, queue), direction)), frozenset(named))
+    block = (block or build(())) if OPS[op].headers else b""
+    if body is None:
+        body = example.body if example is not None and size is None else b""
+    if size is not None:
+        body = _sized(body, size - len(block))
+    if body or size is not None:
+        named.add("payload")
+    own = example.subject if example and role and (role.requests or not subject) else subject
+    raw = encode.message(
+        op,
+        own,
+        sid=b"" if direction == C2S else b"1",
+        reply=reply or (example.reply if example else b""),
+        headers=block,
+        body=body,
     )
+    request = subject if role is not None and role.requests else b""
+    return Question(direction, next(frames(raw, direction)), frozenset(named), role, request, queue)
+
+
+def _plainest(example: Frame | None, headers: bool, status: bool) -> Op:
+    """Return the op of a frame with these properties."""
+    if example is not None:
+        plain = example.op in (Op.PUB, Op.HPUB)
+        return (Op.HPUB if plain else Op.HMSG) if headers else example.op
+    if headers:
+        return Op.HMSG if status else Op.HPUB
+    return Op.PUB
+
+
+def _refuse(op: Op, role: Role | None, headers: bool, payload: bool) -> None:
+    if role is not None and not role.ops & op_mask(op):
+        raise ValueError(f"{op.label} never is {role.name}, {role.text}")
+    if headers and not OPS[op].headers:
+        raise ValueError(f"{op.label} has no headers")
+    if payload and not MESSAGES & op_mask(op):
+        raise ValueError(f"{op.label} has no payload")
+
+
+def _block(headers: Sequence[tuple[bytes, bytes]], status: bytes) -> bytes:
+    code, _, description = status.partition(b" ")
+    return build(tuple(headers), code=code, description=description)
+
+
+def _sized(body: bytes, size: int) -> bytes:
+    """Return a body cut or filled to a size."""
+    if not 0 <= size <= MOST_PAYLOAD:
+        raise ValueError(f"its size must be that of its headers at least, and {MOST_PAYLOAD} bytes at most")
+    return body[:size].ljust(size, b"x")
+
+
+def _other(op: Op, subject: bytes, queue: bytes) -> bytes:
+    """Return a frame that is no message."""
+    made = {
+        Op.SUB: lambda: encode.sub(subject, b"1", queue),
+        Op.UNSUB: lambda: encode.unsub(b"1"),
+        Op.INFO: lambda: encode.info(b"{}"),
+        Op.CONNECT: lambda: encode.connect(b"{}"),
+        Op.ERR: lambda: encode.err("Stale Connection"),
+    }
+    return made[op]() if op in made else op.label.encode() + b"\r\n"
+
+
+# -- the answer
+
+
+class _Run(NamedTuple):
+    """The effect of the rules of a fresh connection on the frame.
+
+    fired: those that acted, by name.  matched: the names of those that selected it.
+    """
+
+    present: frozenset[Rule]
+    decision: Decision | None
+    fired: dict[str, Firing]
+    matched: set[str]
+
+
+def explain(chain: RuleChain, view: TrialView, asked: Question, unknown: Iterable[str] = ()) -> Answer:
+    """Explain what the rules do to a frame.  unknown: the properties of the client that nobody named."""
+    opened = RuleChain(replace(rule, gate=OPEN, shared=Count(since=-1)) for rule in chain.rules)
+    run = _run(opened, view, asked)
+    present = {rule.name for rule in run.present}
     found = [
-        Explanation(rule, False, "", "it is about other connections")
-        for rule, conditions in peers.items()
-        if conditions is None
+        Explanation(
+            rule, False, "", f"it is about other clients: those with {', '.join(rule.selector.peer.words())}"
+        )
+        for rule in chain.rules
+        if rule.name not in present
     ]
-    subjects = _client_subjects(index, peers, sample)
-    candidates = _candidates(index, subjects, sample)
-    seen = replace(sample, frame=sample.frame._replace(subject=next(iter(subjects))))
-    for rule in sorted(index.everything, key=lambda one: one.action.stage, reverse=sample.direction == S2C):
-        if rule.action.stage != Stage.REWRITE:
-            found.append(_explain_rule(rule, candidates.get(rule), peers[rule] or [], seen, view))
-    rewriting = explain_rewriting(index, peers, sample)
-    return [*rewriting, *found] if sample.direction == S2C else [*found, *rewriting]
-
-
-def _candidates(index: RuleIndex, subjects: dict[bytes, str], sample: Sample) -> dict[Rule, list[str]]:
-    """Return the rules that op and subject select, and the conditions on which they do."""
-    direction, frame = sample.direction, sample.frame
-    ops = {frame.op: ""} if sample.twin is None else {frame.op: "", sample.twin: _HEADERS}
-    found: dict[Rule, list[str]] = {}
-    by_place = index.rules[direction]
-    for op, headers in ops.items():
-        chosen = [
-            {by_place[place] for place in index.candidates(direction, op, subject)} for subject in subjects
-        ]
-        for subject, rules in zip(subjects, chosen, strict=True):
-            for rule in rules:
-                open_subject = subjects[subject] if any(rule not in others for others in chosen) else ""
-                found.setdefault(rule, [text for text in (headers, open_subject) if text])
-    if direction == C2S:
-        _add_judging(index, ops, found)
-    if direction == S2C and (MSGS >> frame.op) & 1:
-        for rule in index.requesting:
-            answered = _answers(index, rule, sample)
-            if answered is not None:
-                found[rule] = answered
-    return {rule: conditions for rule, conditions in found.items() if _on_its_side(index, rule, sample)}
-
-
-def _add_judging(index: RuleIndex, ops: dict[Op, str], found: dict[Rule, list[str]]) -> None:
-    """Add the permission rules that op and subject do not select: they admit the frame, or deny its trace."""
-    for rule in index.rules[C2S]:
-        if rule.action.stage == Stage.PERMISSION and rule not in found:
-            if Op.SUB in ops:
-                found[rule] = []
-            elif Op.HPUB in ops and rule.action.traced:
-                found[rule] = [text for text in (ops[Op.HPUB],) if text]
-
-
-def _client_subjects(
-    index: RuleIndex, peers: dict[Rule, list[str] | None], sample: Sample
-) -> dict[bytes, str]:
-    """Return the subjects that the rules may see, and the condition of each."""
-    subject = sample.frame.subject
-    undone = None
-    if sample.direction == S2C and index.rewriter is not None and subject:
-        undone = index.rewriter.undo(subject)
-    if undone is None:
-        return {subject: ""}
-    if not peers[undone.rule]:
-        return {undone.subject: ""}
-    return {one: f"the client sees it as {one.decode(errors='replace')}" for one in (undone.subject, subject)}
-
-
-def _answers(index: RuleIndex, rule: Rule, sample: Sample) -> list[str] | None:
-    """Return the conditions on which a frame is an answer that a rule is about, None if it is none."""
-    role, selector = rule.selector.role, rule.selector
-    assert role is not None
-    if not selector.ops & role.ops or (sample.role is not None and not sample.role.requests):
-        return None
-    if sample.request:
-        return [] if rule in index.request_rules(sample.request) else None
-    but = f", but not {_listed(selector.unless)}" if selector.unless else ""
-    return [f"it answers a publish on {_listed(selector.subjects or role.requests or ())}{but}"]
-
-
-def _on_its_side(index: RuleIndex, rule: Rule, sample: Sample) -> bool:
-    """Tell whether a `side = "server"` rule selects the server's subject of the frame."""
-    if rule.selector.side != "server" or index.rewriter is None:
-        return True
-    subject = sample.frame.subject
-    return index.rewriter.selects(
-        rule.selector, index.rewriter.reply(subject) if sample.direction == C2S else subject
-    )
-
-
-def _explain_rule(
-    rule: Rule, chosen: list[str] | None, peer: list[str], sample: Sample, view: SampleView
-) -> Explanation:
-    selector, action = rule.selector, rule.action
-    conditional = isinstance(action, LinkAction) and action.lasting
-    lasting = conditional and sample.direction in selector.directions
-    if not selector.ops:
-        if conditional and not lasting:
-            return Explanation(rule, False, "", "other frames: " + selector.describe())
-        return Explanation(rule, True, when(rule, peer), f"changes the link: {action.describe()}")
-    open_parts = None if chosen is None else _open_parts(selector, sample, view)
-    if chosen is None or open_parts is None:
-        if lasting:
-            since = f"it comes after {selector.describe()}, while the rule is in force"
-            return Explanation(
-                rule, True, when(rule, [*peer, since]), f"changes the link: {action.describe()}"
-            )
-        return Explanation(rule, False, "", "other frames: " + selector.describe())
-    if selector.headers and open_parts:
-        chosen = [condition for condition in chosen if condition != _HEADERS]
-    conditions = [*peer, *chosen, *open_parts]
-    if action.stage == Stage.PERMISSION:
-        return _explain_permission(rule, conditions, sample, view)
-    return Explanation(rule, True, when(rule, conditions), action.describe())
-
-
-def _open_parts(selector: Selector, sample: Sample, view: SampleView) -> list[str] | None:
-    """Return the conditions on parts of the frame that are open, None where a known part contradicts."""
-    found = []
-    for part in selector.parts():
-        role, admitted = part.role, part.admits(sample.frame, view)
-        if role is not None and not role.on_subject(sample.frame.subject):
-            return None
-        if _decides(part, sample, admitted):
-            if not admitted:
-                return None
-        elif role is not None:
-            found.append(f"its role is {role.name}")
+    here = [rule for rule in chain.rules if rule.name in present]
+    for rule in sorted(here, key=lambda one: one.action.stage, reverse=asked.direction == S2C):
+        firing = run.fired.get(rule.name)
+        if isinstance(rule.action, Rewriting) and rule.action.certain is None and asked.direction == C2S:
+            result = _by_chance(opened, view, asked, rule)
         else:
-            found.append(f"it has {part.properties()}")
+            result = "" if firing is None else _result(rule, firing, run.decision)
+        if result:
+            found.append(Explanation(rule, True, rule.gate.describe(), result))
+        else:
+            found.append(Explanation(rule, False, "", _why_not(rule, run, asked)))
+    acting = [step.rule for step in found if step.acts]
+    return Answer(found, _assumptions(chain, here, acting, asked, unknown))
+
+
+def _run(chain: RuleChain, view: TrialView, asked: Question) -> _Run:
+    """Open a connection, let happen what the question presupposes, and ask about its frame."""
+    view = replace(view, subs={}, watched={})
+    rules = chain.bind(view, None, 0)
+    frame = asked.frame
+    if frame.op == Op.UNSUB or MSGS >> frame.op & 1:
+        ask(rules, view, C2S, next(frames(encode.sub(b">", b"1", asked.queue), C2S)), 0)
+        if asked.request:
+            call = encode.pub(asked.request, b"", reply=frame.subject)
+            ask(rules, view, C2S, next(frames(call, C2S)), 0)
+    elif frame.reply:
+        ask(rules, view, C2S, next(frames(encode.sub(frame.reply, b"2"), C2S)), 0)
+    present = rules.index.present
+    before = {rule: rules.matches(rule) for rule in present}
+    rules.due(0)
+    decision = ask(rules, view, asked.direction, frame, 0)
+    firings = [*rules.fired, *(() if decision is None else decision.firings)]
+    matched = {rule.name for rule in present if rules.matches(rule) > before[rule]}
+    return _Run(present, decision, {firing.rule: firing for firing in firings}, matched)
+
+
+def _by_chance(chain: RuleChain, view: TrialView, asked: Question, rule: Rule) -> str:
+    """Return what a rule that draws random numbers makes of a subject, empty where that is never anything."""
+    found: Counter[str] = Counter()
+    for chain.seed in range(_DRAWS):
+        firing = _run(chain, view, asked).fired.get(rule.name)
+        if firing is not None:
+            found[firing.detail] += 1
+    unchanged = ["unchanged"] if found and found.total() < _DRAWS else []
+    return " or ".join([*sorted(found), *unchanged]) + (", by chance" if found else "")
+
+
+def _result(rule: Rule, firing: Firing, decision: Decision | None) -> str:
+    if isinstance(rule.action, LinkAction) and (rule.action.lasting or not rule.selector.ops):
+        return f"changes the link: {rule.action.describe()}"
+    answer = b"" if decision is None else decision.answer
+    if answer and (firing.action == "deny" or rule.action.stage == Stage.PERMISSION):
+        return answer.decode("utf-8", "replace").strip()
+    if rule.action.stage == Stage.PERMISSION:
+        return "filtered: it is not delivered"
+    return firing.detail or rule.action.describe()
+
+
+def _why_not(rule: Rule, run: _Run, asked: Question) -> str:
+    if rule.action.stage == Stage.REWRITE:
+        return "leaves it as it is"
+    if rule.name in run.matched:
+        over = run.decision is not None and (run.decision.out == () or run.decision.close is not None)
+        return "comes too late: the frame has ended" if over else "leaves it as it is"
+    if rule.action.stage == Stage.PERMISSION and rule.selector.wants(asked.direction) & asked.frame.op.bit:
+        return "admits it"
+    return f"other frames: {rule.selector.describe()}"
+
+
+def _assumptions(
+    chain: RuleChain, here: list[Rule], acting: list[Rule], asked: Question, unknown: Iterable[str]
+) -> list[str]:
+    """Return what the question leaves open, where a rule looks at it."""
+    peers = [rule.selector.peer._asdict() for rule in chain.rules]
+    found = [
+        f"the client has no {name.replace('_', ' ')}"
+        for name in unknown
+        if any(peer[name] is not None for peer in peers)
+    ]
+    frame, given = asked.frame, asked.given
+    ops = _TWINS.get(frame.op, frame.op.bit)
+    looking = [rule for rule in here if rule.selector.wants(asked.direction) & ops]
+    roles = [rule.selector.role for rule in looking if rule.selector.role is not None]
+    needs = [rule.need for rule in looking]
+    message = MESSAGES >> frame.op & 1
+    if message and asked.role is None:
+        if "headers" not in given and any(need == Need.HEADERS for need in needs):
+            found.append("it has no headers")
+        sized = any(rule.selector.min_size or rule.selector.max_size is not None for rule in looking)
+        if "payload" not in given and (sized or any(need == Need.PAYLOAD for need in needs)):
+            found.append("its payload is empty")
+        if any(role.requests is not None for role in roles):
+            found.append("it answers no earlier request")
+    if message and not frame.reply and any(_looks_at_reply(rule) for rule in looking):
+        found.append("it has no reply subject")
+    if any(rule.selector.queues is not None for rule in looking) and not asked.queue and not frame.queue:
+        found.append("it belongs to no queue group")
+    delivered = MSGS >> frame.op & 1
+    if delivered and any(rule.action.filtered or isinstance(rule.action, Rewriting) for rule in here):
+        found.append("the client has subscribed to '>'")
+    found += [
+        f"no earlier frame has started {rule.name!r}"
+        for rule in here
+        if isinstance(rule.action, LinkAction) and rule.action.lasting and rule.selector.ops
+        if rule not in acting
+    ]
+    found += [f"the gate of {rule.name!r} lets it through" for rule in acting if not rule.gate.open]
     return found
 
 
-def _decides(part: Selector, sample: Sample, admitted: bool) -> bool:
-    """Tell whether the known properties of a frame decide on one part of a selector."""
-    role = part.role
-    if role is None:
-        named = ((part.queues, "queue"), (part.headers, "headers"), (part.statuses, "status"))
-        return next((name for there, name in named if there), "size") in sample.known
-    if sample.role is not None and sample.role.need > Need.LINE < role.need:
-        return True  # statuses and bodies of roles exclude one another
-    if role.need == Need.LINE:
-        return role.patterns is not None or role.requests is not None or "reply" in sample.known
-    if admitted and (sample.role is not None or (role.need == Need.HEADERS and "status" in sample.known)):
-        return True
-    return ("description" if role.need == Need.HEADERS else "body") in sample.known
+_TWINS: Final = {op: PUBS if PUBS >> op & 1 else MSGS for op in Op if MESSAGES >> op & 1}
+"""The ops that a message has with headers and without."""
 
 
-def _explain_permission(rule: Rule, conditions: list[str], sample: Sample, view: SampleView) -> Explanation:
-    """Ask a permission rule itself: it draws no number, and its answer is the exact -ERR."""
-    direction, frame = sample.direction, sample.frame
-    if direction == S2C:
-        # The widest subscription: the filter of deliveries is at its strictest.
-        view = replace(view, subs={frame.sid: Subscription(frame.sid, b">", certain=False)})
-    hit = Hit(direction, 0, 1, Draws(SeededRandom(0, rule.name, view.key, direction), 1), view)
-    deliveries = DeliveryFilter()
-    deliveries.arm(frozenset([rule.action]))
-    verdict = rule.action.bind(view, deliveries).act(frame, hit)
-    if isinstance(verdict, Deny):
-        return Explanation(rule, True, when(rule, conditions), f"-ERR '{verdict.text}'")
-    if isinstance(verdict, Drop):
-        conditions = [*conditions, "its subscription reaches further than the permissions"]
-        return Explanation(rule, True, when(rule, conditions), "filtered: it is not delivered")
-    if frame.op == Op.HPUB and "headers" not in sample.known:
-        conditions = [*conditions, "its headers ask for a trace to a subject that is denied"]
-        return Explanation(rule, True, when(rule, conditions), rule.action.describe())
-    return Explanation(rule, False, "", "admits it")
-
-
-def _listed(patterns: Iterable[bytes]) -> str:
-    return ", ".join(pattern.decode(errors="replace") for pattern in patterns)
+def _looks_at_reply(rule: Rule) -> bool:
+    role = rule.selector.role
+    return rule.action.answers or (role is not None and role.name in ("delivery", "redelivery"))

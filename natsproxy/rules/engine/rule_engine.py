@@ -145,6 +145,11 @@ class RuleEngine:
             self._fastpath.function(S2C),
         )
 
+    def matches(self, rule: Rule) -> int:
+        """Return how many frames a rule has selected on this connection."""
+        state = self._states.get(rule)
+        return 0 if state is None else sum(count.matched for count in state.counts)
+
     # -- for the session
 
     def renamed(self, subject: bytes) -> bytes | None:
