@@ -50,6 +50,8 @@ _API: Final[dict[bytes, tuple[str, ...]]] = {
     b"ACCOUNT.STREAM.MOVE": ("account", "stream"),
     b"ACCOUNT.STREAM.CANCEL_MOVE": ("account", "stream"),
 }
+ACK_PREFIX: Final = b"$JS.ACK."
+"""The beginning of the reply subject of a message that wants an ack."""
 _LONGEST_VERB: Final = max(verb.count(b".") + 1 for verb in _API)
 _OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
 """The number of names that must be there, for verbs whose later names may be absent.
@@ -84,6 +86,16 @@ def api_verb_at(tokens: list[bytes]) -> int | None:
     if tokens[0] != b"$JS":
         return None
     return next((at + 1 for at in (1, 2) if tokens[at : at + 1] == [b"API"]), None)
+
+
+def api_verb(subject: bytes) -> bytes:
+    """Return the verb of an API subject: a known one, else its first two words; `b""` for other subjects."""
+    tokens = subject.split(b".")
+    at = api_verb_at(tokens)
+    if at is None:
+        return b""
+    verbs = (b".".join(tokens[at : at + length]) for length in range(_LONGEST_VERB, 0, -1))
+    return next((verb for verb in verbs if verb in _API), b".".join(tokens[at : at + 2]))
 
 
 def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | None:
@@ -144,7 +156,7 @@ class AckSubject(NamedTuple):
 
 def parse_ack(subject: bytes) -> AckSubject | None:
     """Take an ack subject apart; None for any other subject, and where a number is none."""
-    if not subject.startswith(b"$JS.ACK."):
+    if not subject.startswith(ACK_PREFIX):
         return None
     tokens = subject.split(b".")
     at = ack_names_at(len(tokens))

@@ -15,6 +15,8 @@ cdef enum:
     IDX, IN, OUT, HEADER_SIZE, SIZE, STATUS
     # The same for all frames of a record.
     T_NS, TS, CONN, DIR, DELAY, OF, FLAGS
+    # JetStream's part: added to the place of a field of `JetStreamMessage`.
+    JETSTREAM = 64
 
 
 cdef class ColumnBuilder:

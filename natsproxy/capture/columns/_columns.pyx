@@ -18,9 +18,10 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memset, strlen
 
 from natsproxy.capture.columns._builders cimport (
-    CAUSE, CONN, DELAY, DIR, FLAGS, HEADER_SIZE, IDX, IN, NOTHING, OF, OP, OUT, PAYLOAD, SIZE, SPAN, STATUS,
+    CAUSE, CONN, DELAY, DIR, FLAGS, HEADER_SIZE, IDX, IN, JETSTREAM, NOTHING, OF, OP, OUT, PAYLOAD, SIZE, SPAN, STATUS,
     T_NS, TEMPLATE, TS, ColumnBuilder, NumberBuilder, TextBuilder,
 )
+from natsproxy.capture.columns._jetstream cimport KIND, KINDS_ROOM, Message, read_jetstream
 from natsproxy.capture.columns._subjects cimport digit, fits
 from natsproxy.capture.format._frames cimport (
     ARGS, BODY, HEADERS, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
@@ -38,8 +39,10 @@ from natsproxy.capture.format import records
 from natsproxy.capture.read.frames import frames_of
 from natsproxy.errors import CaptureError
 from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream_message import KINDS, JetStreamMessage, describe
 from natsproxy.protocol.subjects import is_valid_subscribe
-from natsproxy.wire.ops import ALL_OPS, OPS
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import ALL_OPS, OPS, Op
 
 cdef enum:
     TABLE = 256                 # rows and records that wait for the columns
@@ -69,6 +72,12 @@ _NUMBERS = {
     "header_size": (HEADER_SIZE, 4, ALL_OPS), "size": (SIZE, 4, ALL_OPS), "status": (STATUS, 4, 1 << HMSG),
     "delay_ns": (DELAY, 8, ALL_OPS), "flags": (FLAGS, 4, ALL_OPS), "of": (OF, 8, REPLACED),
 }
+for _place, _name in enumerate(JetStreamMessage._fields):
+    _kind = pure.FIELDS[f"js_{_name}"][0]
+    if _kind == "string":
+        _TEXTS[f"js_{_name}"] = JETSTREAM + _place, _place, 1 << _place
+    else:
+        _NUMBERS[f"js_{_name}"] = JETSTREAM + _place, 8 if _kind == "bigint" else 4, 1 << _place
 NAMES = frozenset((*_TEXTS, *_NUMBERS))
 """The columns that this module makes; the caller makes those that have one value for a whole block."""
 
@@ -108,7 +117,9 @@ cdef inline bint number_of(int source, const Row *row, const Record *record, int
 cdef class Walk:
     """A walk over one block that fills columns.
 
-    odd: the frames of the table that the pure code read, as its rows.  total: rows in the columns so far.
+    odd: the frames of the table that the pure code read, as its rows.  messages: what C found of JetStream
+    in the rows, where columns ask for it; described: what the pure code found.  total: rows in the columns so
+    far.
     """
 
     cdef bytes whole
@@ -117,33 +128,42 @@ cdef class Walk:
     cdef const unsigned char *p
     cdef Row *rows
     cdef Record *records
+    cdef Message *messages
+    cdef list described
+    cdef bint for_jetstream     # a column of JetStream's is asked for
+    cdef const char *kind[KINDS_ROOM]
     cdef int row_count, record_count
     cdef list odd, columns, patterns
     cdef int64_t idx, payload, mono0, wall0
     cdef int ops
     cdef bint by_subject        # the query asks for some subjects only
     cdef readonly Py_ssize_t total
-    cdef tuple labels           # of the ops, and the same where C finds them
+    cdef tuple labels           # of the ops and kinds, and the same where C finds them
     cdef const char *label[OPS_ROOM]
 
     def __cinit__(self):
         self.rows = <Row *>calloc(TABLE, sizeof(Row))
         self.records = <Record *>calloc(TABLE, sizeof(Record))
-        if self.rows == NULL or self.records == NULL:
+        self.messages = <Message *>calloc(TABLE, sizeof(Message))
+        if self.rows == NULL or self.records == NULL or self.messages == NULL:
             raise MemoryError
 
     def __dealloc__(self):
         free(self.rows)
         free(self.records)
+        free(self.messages)
 
     def __init__(self, bytes body, ref, list columns, payload, query):
         self.whole, self.ref, self.columns, self.query = body, ref, columns, query
         self.p = self.body.p = <const unsigned char *>PyBytes_AS_STRING(body)
         self.body.length = PyBytes_GET_SIZE(body)
-        self.odd = []
-        self.labels = tuple(spec.token for spec in OPS)
-        for place, label in enumerate(self.labels):
+        self.odd, self.described = [], []
+        self.labels = tuple(spec.token for spec in OPS), tuple(kind.encode() for kind in KINDS)
+        for place, label in enumerate(self.labels[0]):
             self.label[place] = PyBytes_AS_STRING(label)
+        for place, label in enumerate(self.labels[1]):
+            self.kind[place] = PyBytes_AS_STRING(label)
+        self.for_jetstream = any((<ColumnBuilder>column).source >= JETSTREAM for column in columns)
         summary = ref.summary
         if max(abs(summary.mono0), abs(summary.wall0)) >= 1 << 62:
             raise Unsure
@@ -277,7 +297,7 @@ cdef class Walk:
 
     cdef int flush(self) except -1:
         cdef ColumnBuilder column
-        cdef int i, ops = 0
+        cdef int i, ops = 0, fields = self.find_jetstream() if self.for_jetstream else 0
         # A column that no row of the table has a value in is filled with nulls at once.
         for i in range(self.row_count):
             ops |= 1 << self.rows[i].op
@@ -285,7 +305,7 @@ cdef class Walk:
             ops |= (CAUSED if self.records[i].has_cause else 0) | (REPLACED if self.records[i].has_of else 0)
         for column in self.columns if self.row_count else ():
             column.reserve(self.row_count)
-            if not (column.ops & ops or self.odd) or (column.source == PAYLOAD and self.payload == 0):
+            if not (column.ops & (fields if column.source >= JETSTREAM else ops) or self.odd) or (column.source == PAYLOAD and self.payload == 0):
                 column.add_nulls(self.row_count)
             elif isinstance(column, NumberBuilder):
                 self.fill_numbers(<NumberBuilder>column)
@@ -296,6 +316,26 @@ cdef class Walk:
         self.odd.clear()
         return 0
 
+    cdef int find_jetstream(self) except -1:
+        """Read the messages of JetStream's in the table; return the bits of the fields that they have."""
+        cdef int i, found, fields = 0
+        cdef Row *row
+        cdef Message *message
+        self.described.clear()
+        for i in range(self.row_count):
+            row, message = &self.rows[i], &self.messages[i]
+            if row.odd:
+                continue
+            found = read_jetstream(self.p, row, message)
+            if found < 0:
+                made = describe(_frame(self.p, row))
+                self.described.append(made)
+                message.odd = <int>len(self.described)
+                message.has = sum([1 << place for place, value in enumerate(made) if value not in (None, b"")])
+            if found:
+                fields |= message.has
+        return fields
+
     cdef int fill_texts(self, TextBuilder column) except -1:
         cdef int i
         cdef Row *row
@@ -305,6 +345,9 @@ cdef class Walk:
             row = &self.rows[i]
             if row.odd:
                 column.add_value(column.make(self.odd[row.odd - 1], self.payload))
+                continue
+            if column.source >= JETSTREAM:
+                self.add_jetstream(column, &self.messages[i])
                 continue
             if column.source == OP:
                 column.add_bytes(self.label[row.op], strlen(self.label[row.op]))
@@ -332,6 +375,18 @@ cdef class Walk:
                 column.add_text(&self.p[span.start], span.stop - span.start)
         return 0
 
+    cdef int add_jetstream(self, TextBuilder column, Message *message) except -1:
+        cdef Span span
+        if not message.has >> column.part & 1:
+            return column.end_row(False)
+        if message.odd:
+            value = self.described[message.odd - 1][column.part]
+            return column.add_value(value.decode("utf-8", "replace") if isinstance(value, bytes) else value)
+        if column.part == KIND:
+            return column.add_bytes(self.kind[message.kind], strlen(self.kind[message.kind]))
+        span = message.text[column.part]
+        return column.add_text(&self.p[span.start], span.stop - span.start)
+
     cdef int fill_numbers(self, NumberBuilder column) except -1:
         cdef int i, last = -1
         cdef int64_t value = 0
@@ -346,6 +401,8 @@ cdef class Walk:
                 if present and type(made) is not int:
                     raise Unsure
                 value = made if present else 0
+            elif column.source >= JETSTREAM:
+                present = self.jetstream_number(column.source - JETSTREAM, &self.messages[i], &value)
             elif column.source == STATUS:
                 present = self.status(row, &value)
             elif not shared or row.record != last:  # a value of the record is computed once
@@ -354,6 +411,15 @@ cdef class Walk:
             if not column.add(value, present):
                 raise Unsure
         return 0
+
+    cdef bint jetstream_number(self, int field, Message *message, int64_t *value) except -1:
+        if message.has >> field & 1 == 0:
+            return False
+        if message.odd:
+            value[0] = self.described[message.odd - 1][field]
+        else:
+            value[0] = message.number[field]
+        return True
 
     cdef bint status(self, Row *row, int64_t *value) except -1:
         cdef Span span = row.part[HEADERS]
@@ -367,6 +433,20 @@ cdef class Walk:
         found = headers.parse(PyBytes_FromStringAndSize(<const char *>s, length)).status
         value[0] = 0 if found is None else found
         return found is not None
+
+
+cdef object _frame(const unsigned char *p, const Row *row):
+    """Return the frame of a message, for the pure code; only what `describe` reads of it is there."""
+    cdef Span subject = row.part[SUBJECT], reply = row.part[REPLY], payload = row.part[HEADERS]
+    cdef bytes data
+    payload.stop = row.part[BODY].stop
+    data = PyBytes_FromStringAndSize(<const char *>&p[payload.start], payload.stop - payload.start)
+    return Frame(
+        data, 0, len(data), 0, Op(row.op),
+        PyBytes_FromStringAndSize(<const char *>&p[subject.start], subject.stop - subject.start),
+        PyBytes_FromStringAndSize(<const char *>&p[reply.start], reply.stop - reply.start),
+        header_size=row.header_size, size=row.size,
+    )
 
 
 cdef object _item(bytes raw, ref):

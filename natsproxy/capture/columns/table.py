@@ -15,6 +15,7 @@ from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream_message import NOTHING, JetStreamMessage, describe
 from natsproxy.protocol.template import template
 from natsproxy.wire.ops import Op
 
@@ -67,6 +68,19 @@ def _args(row: Row, _: int) -> str | None:
     return _text(frame.args) if frame is not None and frame.op != Op.ERR else None
 
 
+def _jetstream_of(one: CapturedFrame) -> JetStreamMessage:
+    return NOTHING if one.head is None else describe(one.head)
+
+
+def _value(found: JetStreamMessage, name: str) -> Any:
+    value = getattr(found, name)
+    return _text(value) if isinstance(value, bytes) else value
+
+
+def _jetstream(name: str) -> Callable[[Row, int], Any]:
+    return lambda row, _: _value(_jetstream_of(row[2]), name)
+
+
 FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "recorder": ("string", lambda row, _: row[0].segment.recorder.hex()),
     "segment": ("int", lambda row, _: row[0].segment.number),
@@ -95,6 +109,19 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "flags": ("int", lambda row, _: row[2].flags),
     "args": ("string", _args),
     "of": ("bigint", lambda row, _: row[2].of),
+    "js_kind": ("string", _jetstream("kind")),
+    "js_verb": ("string", _jetstream("verb")),
+    "js_domain": ("string", _jetstream("domain")),
+    "js_stream": ("string", _jetstream("stream")),
+    "js_consumer": ("string", _jetstream("consumer")),
+    "js_delivered": ("bigint", _jetstream("delivered")),
+    "js_stream_seq": ("bigint", _jetstream("stream_seq")),
+    "js_consumer_seq": ("bigint", _jetstream("consumer_seq")),
+    "js_pending": ("bigint", _jetstream("pending")),
+    "js_batch": ("bigint", _jetstream("batch")),
+    "js_err_code": ("int", _jetstream("err_code")),
+    "js_error": ("string", _jetstream("error")),
+    "js_ack_policy": ("string", _jetstream("ack_policy")),
 }
 """Column name: its Spark SQL type, and the function that reads it from a frame.
 
@@ -102,8 +129,10 @@ t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 
 block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
 cause: the rule that dropped, made or changed the frame.  payload: as many bytes as were asked for.
 args: the argument text of INFO and CONNECT, the max of UNSUB (that of -ERR is err).  of: the in_ordinal of
-the frame that a changed frame replaces; None for frames that the proxy made.
+the frame that a changed frame replaces; None for frames that the proxy made.  js_...: the fields of
+`JetStreamMessage` (natsproxy/protocol/jetstream_message.py).
 """
+_JETSTREAM: Final = {f"js_{name}": name for name in JetStreamMessage._fields}
 
 
 def columns(
@@ -120,8 +149,10 @@ def columns(
     payload: bytes of each payload (0 none, -1 all).  Records that the query rules out as a whole (by
     connection, direction or time) are skipped unread; idx counts the frames that they claim to have.
     """
-    makers = [(name, FIELDS[name][1]) for name in names]
+    makers = [(name, FIELDS[name][1]) for name in names if name not in _JETSTREAM]
     found: dict[str, list[Any]] = {name: [] for name in names}
+    jetstream = [name for name in names if name in _JETSTREAM]
+    messages: list[JetStreamMessage] = []  # each is described once for all its columns
     idx = 0
     for item in file.items(ref):
         if not isinstance(item, Frames):
@@ -135,6 +166,11 @@ def columns(
             if (query is None or query.wants(one)) and (keep is None or keep(one)):
                 for name, make in makers:
                     found[name].append(make(row, payload))
+                if jetstream:
+                    messages.append(_jetstream_of(one))
+    for name in jetstream:
+        field = _JETSTREAM[name]
+        found[name] = [None if each is NOTHING else _value(each, field) for each in messages]
     return found
 
 

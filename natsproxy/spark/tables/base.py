@@ -20,15 +20,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from natsproxy.protocol.jetstream import ACK_PREFIX
 from natsproxy.spark.schema import TABLES
 
-TEXT = "make_valid_utf8(payload)"
-"""The SQL of a payload as text: bytes that are none become U+FFFD.  Sail refuses to cast those."""
 MESSAGES = ("PUB", "HPUB", "MSG", "HMSG")
 # As text, which Parquet keeps as numbers and a dictionary.  A column of numbers beside it would save a
 # twentieth of a table's work, and be NULL in frames that were stored without it.
 MESSAGE = f"op IN {MESSAGES}"
-ACK = "$JS.ACK."
+ACK = ACK_PREFIX.decode()
+PUBLISH_ACK = "js_kind IN ('publish-ack', 'duplicate')"
 CONN = ("recorder", "conn_id")
 _WHOLE = "(flags & 1) = 0"  # the flag of a frame that the end of its connection cut
 
@@ -59,15 +59,6 @@ def shaped(name: str, rows: DataFrame) -> DataFrame:
 def when(condition: str, value: str | Column) -> Column:
     """Return `value` where the condition holds, NULL elsewhere: aggregates skip NULL."""
     return F.when(F.expr(condition), F.expr(value) if isinstance(value, str) else value)
-
-
-def payload_begins(text: bytes) -> str:
-    """Return the SQL condition that a payload begins with some bytes.
-
-    Bytes are compared: for `startswith` and `substr` Sail would take the payload for text.
-    """
-    after = text[:-1] + bytes([text[-1] + 1])
-    return f"(payload >= X'{text.hex()}' AND payload < X'{after.hex()}')"
 
 
 def peer() -> Column:

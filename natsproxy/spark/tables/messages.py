@@ -117,7 +117,7 @@ def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFr
 
 def _of_streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
     """Return the templates of messages that streams acknowledged or delivered."""
-    delivered = clients_side(frames).where(F.col("reply").startswith(ACK)).where("dir = 1")
+    delivered = clients_side(frames).where("js_kind = 'delivery'")
     acknowledged = exchanges.where("stream IS NOT NULL")
     return delivered.select("template").union(acknowledged.select("template")).distinct()
 

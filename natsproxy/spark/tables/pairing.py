@@ -35,9 +35,8 @@ from pyspark.sql import functions as F
 from natsproxy.spark.tables.base import (
     ACK,
     MESSAGE,
-    TEXT,
+    PUBLISH_ACK,
     clients_side,
-    payload_begins,
     when,
     with_text,
 )
@@ -50,10 +49,7 @@ TURNS_MAX = 100_000
 """The number of requests on one reply subject up to which they are told apart."""
 BROADCAST_MAX = 1_000_000
 """The number of reply subjects up to which each task gets all that have to be looked at again."""
-_PULL = (
-    r"(subject LIKE '$JS.%API.CONSUMER.MSG.NEXT.%' "
-    rf"OR (startswith(subject, '{ACK}') AND coalesce({payload_begins(b'+NXT')}, false)))"
-)
+_PULL = "coalesce(js_verb = 'CONSUMER.MSG.NEXT', js_kind = 'next', false)"
 _REPLY = "leg = 4 AND NOT (status <=> 503)"
 _SOMEBODYS = "(leg = 6 AND NOT (status <=> 503))"
 """A reply of which nobody knows the request: it counts, and tells nothing else."""
@@ -67,22 +63,11 @@ mixed: each frame may be of one of several requests (`turns.py`).  copied: other
 """
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
 """The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""
-_FOR_JETSTREAM = r"coalesce(headers RLIKE '\nNats-(Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):', false)"
-_IS_JSON = payload_begins(b"{")
-_ERRED = "body LIKE '%err_code%'"
-_IS_ACK = """(body LIKE '{"stream"%"seq"%' OR body LIKE '{"error"%"stream"%"seq"%')"""
-_ERROR = r"""nullif(regexp_extract(body, '"description":\\s*"((?:[^"\\\\]|\\\\.)*)', 1), '')"""
-_STREAM = r"""nullif(regexp_extract(body, '"stream":\\s*"([^"]*)"', 1), '')"""
-_DUPLICATE = r"""int(body RLIKE '"duplicate":\\s*true')"""
-
-
-def _number(name: str, kind: str = "bigint") -> str:
-    return rf"""try_cast(nullif(regexp_extract(body, '"{name}":\\s*([0-9]+)', 1), '') AS {kind})"""
 
 
 def _from_reply(condition: str, value: str | Column) -> Column:
     """Return a value of JetStream's reply, where the condition holds for it."""
-    return F.max(when(f"leg = 4 AND body IS NOT NULL AND {condition}", value))
+    return F.max(when(f"leg = 4 AND {condition}", value))
 
 
 def request_messages(frames: DataFrame) -> DataFrame:
@@ -104,10 +89,7 @@ def of_exchanges(frames: DataFrame, beginnings: Collection[str]) -> DataFrame:
 
 
 def legs(frames: DataFrame) -> DataFrame:
-    """Return one row per message and exchange (`recorder`, `k`), with its `leg`.
-
-    body: the text of a JSON payload.
-    """
+    """Return one row per message and exchange (`recorder`, `k`), with its `leg`."""
     rows = (
         clients_side(frames)
         .where(MESSAGE)
@@ -121,9 +103,13 @@ def legs(frames: DataFrame) -> DataFrame:
             "subject",
             "reply",
             "status",
-            F.expr(_FOR_JETSTREAM).alias("for_jetstream"),
             F.expr(_PULL).alias("pull"),
-            F.expr(f"if({_IS_JSON}, {TEXT}, NULL)").alias("body"),
+            "js_kind",
+            "js_stream",
+            "js_stream_seq",
+            "js_batch",
+            "js_err_code",
+            "js_error",
             F.expr("t_ns + if(dir = 0, delay_ns, 0)").alias("wire_ns"),
             F.expr("dir = 0 AND out_ordinal IS NOT NULL").alias("sent"),
             F.xxhash64("headers", "size", "payload").alias("same"),
@@ -158,13 +144,13 @@ def _aggregates(own: str) -> list[Column]:
         F.expr(f"count_if(leg = 1 AND {own})").alias("requests"),
         F.expr("count_if(leg IN (2, 5, 7))").alias("deliveries"),
         F.expr(f"count_if({_REPLY} OR {_SOMEBODYS})").alias("replies"),
-        F.expr("count_if(leg = 1 AND for_jetstream)").alias("marked"),
-        _from_reply(_ERRED, _number("err_code", "int")).alias("err_code"),
-        _from_reply(_ERRED, F.xxhash64(F.expr(_ERROR))).alias("error_id"),
-        _from_reply(_IS_ACK, F.xxhash64(F.expr(_STREAM))).alias("stream_id"),
-        _from_reply(_IS_ACK, _number("seq")).alias("seq"),
-        _from_reply(_IS_ACK, _number("count")).alias("batch"),
-        _from_reply(_IS_ACK, _DUPLICATE).alias("duplicated"),
+        F.expr("count_if(leg = 1 AND js_kind = 'publish')").alias("marked"),
+        _from_reply("js_err_code IS NOT NULL", "js_err_code").alias("err_code"),
+        _from_reply("js_error IS NOT NULL", F.xxhash64("js_error")).alias("error_id"),
+        _from_reply(PUBLISH_ACK, F.xxhash64("js_stream")).alias("stream_id"),
+        _from_reply(PUBLISH_ACK, "js_stream_seq").alias("seq"),
+        _from_reply(PUBLISH_ACK, "js_batch").alias("batch"),
+        F.expr("count_if(leg = 4 AND js_kind = 'duplicate')").alias("duplicates"),
     ]
 
 
@@ -243,7 +229,7 @@ def timed(frames: DataFrame, own: str = "true", keep: Keep | None = None) -> Dat
     """
     alone = "requests = 1 AND pulls = 0"
     found = with_text(
-        paired(frames, own, keep), request_messages(frames), "subject_id", "subject", "template"
+        paired(frames, own, keep), request_messages(frames), "subject_id", "subject", "template", "js_verb"
     )
     found = found.withColumns({name: when("NOT unknown", name) for name in ("t4", "last_ns", "reply_status")})
     return found.withColumns(
@@ -274,8 +260,7 @@ def exchanges(frames: DataFrame, own: str = "true", keep: Keep | None = None) ->
 
 
 def _quoted(frames: DataFrame) -> DataFrame:
-    """Return the texts that JSON for clients quotes: the names of streams, and errors."""
-    bodies = clients_side(frames).where(f"dir = 1 AND {_IS_JSON}")
-    bodies = bodies.select(F.expr(TEXT).alias("body"))
-    quoted = F.array(when(_ERRED, _ERROR), when(_IS_ACK, _STREAM))
-    return bodies.select(F.explode(F.array_compact(quoted)).alias("text"))
+    """Return the texts in JetStream's replies: the names of streams, and errors."""
+    replies = clients_side(frames).where(f"dir = 1 AND (js_error IS NOT NULL OR {PUBLISH_ACK})")
+    quoted = F.array("js_error", when(PUBLISH_ACK, "js_stream"))
+    return replies.select(F.explode(F.array_compact(quoted)).alias("text"))

@@ -7,12 +7,6 @@ from pyspark.sql import functions as F
 
 from natsproxy.spark.tables.base import shaped, when
 
-_API = r"^[$]JS[.]([^.]+[.])?API[.]"
-_VERB = (
-    "concat_ws('.', get(p, 0), get(p, 1), "
-    "if(get(p, 1) IN ('MSG', 'DURABLE', 'LEADER', 'PEER') OR p[0] = 'ACCOUNT', get(p, 2), NULL))"
-)
-
 
 def requests(exchanges: DataFrame) -> DataFrame:
     """Return one row per request: requester, first responder, the times of its four legs, latencies.
@@ -33,18 +27,8 @@ def js_api(exchanges: DataFrame) -> DataFrame:
 
     verb: "STREAM.CREATE", "CONSUMER.MSG.NEXT"; a domain is left out.  err_code, error: of the reply.
     """
-    calls = exchanges.where(f"subject RLIKE '{_API}'").withColumn(
-        "p", F.split(F.regexp_replace("subject", _API, ""), r"\.")
-    )
-    return shaped(
-        "js_api",
-        calls.withColumns(
-            {
-                "verb": F.expr(_VERB),
-                "last_token": F.expr("get(p, size(p) - 1)"),
-            }
-        ),
-    )
+    calls = exchanges.where("js_verb IS NOT NULL").withColumnRenamed("js_verb", "verb")
+    return shaped("js_api", calls.withColumn("last_token", F.substring_index("subject", ".", -1)))
 
 
 def pub_acks(exchanges: DataFrame) -> DataFrame:
@@ -61,10 +45,10 @@ def pub_acks(exchanges: DataFrame) -> DataFrame:
         "pub_acks",
         found.withColumns(
             {
-                "duplicate": when("acked", "duplicated = 1"),
+                "duplicate": when("acked", "duplicates > 0"),
                 "outcome": F.expr(
                     "CASE WHEN unknown THEN 'unknown' WHEN err_code IS NOT NULL THEN 'error' "
-                    "WHEN duplicated = 1 THEN 'duplicate' WHEN acked THEN 'ack' "
+                    "WHEN duplicates > 0 THEN 'duplicate' WHEN acked THEN 'ack' "
                     "WHEN replies > 0 THEN 'other' WHEN nobody > 0 THEN 'no responders' ELSE 'no ack' END"
                 ),
             }

@@ -435,3 +435,87 @@ def test_the_builder_s_blocks_hold_the_added_items(tmp_path: Path) -> None:
     writer.close()
     (row,) = rows(tmp_path / "a.ncap")
     assert (row["of"], row["t_ns"], row["subject"]) == (2, WALL, "a")
+
+
+ACKED = st.lists(
+    st.sampled_from(
+        [b"S", b"hub", b"_", b"1", b"22", b"1767225600000000000", b"9999999999999999999", b"", b"x"]
+    ),
+    min_size=4,
+    max_size=11,
+).map(lambda tokens: b".".join([b"$JS", b"ACK", *tokens]))
+CALL = st.sampled_from(
+    [b"$JS.API.STREAM.INFO.S", b"$JS.hub.API.CONSUMER.CREATE.S.C", b"$JS.API", b"$JS.API.NEW.ONE.X", b"$JS.x"]
+)
+ACKLIKE = st.sampled_from(
+    [b"$JS.ACK.S.C.1.2.3.1767225600000000000.4", b"$JS.ACK._.acc.S.C.2.2.3.1767225600000000000.4.rnd"]
+)
+NAMED = ACKED | CALL | ACKLIKE | st.just(b"orders.new")
+BODY = st.lists(
+    st.sampled_from(
+        [
+            b'{"stream":"S"',
+            b'{"stream":"\xff","seq":1}',
+            b'{"error":{',
+            b'"description":"no \\" way"',
+            b'"err_code":10071',
+            b'{"type":"io.nats.jetstream.api.v1.consumer_info_response",',
+            b'{"type":"mine",',
+            b'"stream_name":"S","name":"C",',
+            b'"ack_policy": "all"',
+            b', "seq": 7',
+            b',"seq":9223372036854775808',
+            b',"seq":7}',
+            b',"duplicate": true}',
+            b'"stream":"S",',
+            b"}",
+            b"+ACK",
+            b"+WPI",
+            b"-NAK",
+            b"+TERM",
+            b"+NXT",
+            b" " * 1020,
+        ]
+    ),
+    max_size=4,
+).map(b"".join)
+HEADER = st.sampled_from(
+    [
+        b"",
+        b"Nats-Msg-Id: 1",
+        b"Nats-TTL: 1s",
+        b"Nats-Expected-Stream: S",
+        b"Nats-Expected-: S",
+        b"Nats-Expected-1: S",
+        b"nats-msg-id: 1",
+        b"X: Nats-TTL:",
+    ]
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), NAMED, st.just(b"") | NAMED, HEADER, BODY), min_size=1, max_size=30))
+def test_jetstreams_fields_are_those_of_the_protocol(
+    tmp_path_factory: pytest.TempPathFactory, messages: list[tuple[bool, bytes, bytes, bytes, bytes]]
+) -> None:
+    """Whatever is read in C, and whatever is not."""
+    items: list[Item] = []
+    for sent, subject, reply, header, body in messages:
+        block = b"NATS/1.0\r\n%b\r\n\r\n" % header if header else b""
+        sizes = b"%d %d" % (len(block), len(block) + len(body)) if block else b"%d" % len(body)
+        words = [
+            (b"PUB" if sent else b"MSG"),
+            subject,
+            *([] if sent else [b"1"]),
+            *([reply] if reply else []),
+        ]
+        line = (b"H" if block else b"") + b" ".join([*words, sizes])
+        direction = C2S if sent else S2C
+        data = b"%b\r\n%b%b\r\n" % (line, block, body)
+        items.append(Frames(1, direction, data, 1, 1, 0, MONO, 0, MONO))
+        items.append(
+            Frames(1, direction, data[: -len(body) // 2 - 2], 1, 1, 0, MONO, 0, MONO, flags=Flags.CUT)
+        )
+    path = write(tmp_path_factory.mktemp("j") / "a.ncap", items)
+    for file, ref in refs(path):
+        both(file, ref)
+        both(file, ref, ["js_kind", "js_stream_seq", "js_error"])

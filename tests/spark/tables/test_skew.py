@@ -57,6 +57,7 @@ def hot(spark: SparkSession) -> DataFrame:
         "size": "4",
         "header_size": "0",
         "status": "if(id % 6 = 1, 404, NULL)",
+        "js_verb": "if(id % 6 = 0, 'CONSUMER.MSG.NEXT', NULL)",
         "delay_ns": "0",
         "flags": "0",
     }
