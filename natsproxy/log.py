@@ -163,7 +163,7 @@ class LogFile:
             self._told += lost if self._write(line) == len(line) else 0
 
     def _lost_line(self, lost: int) -> bytes:
-        facts = {"event": "log lines lost: nobody took them", "lines": lost, "level": "error"}
+        facts = {"event": "log lines lost: their reader is too slow or gone", "lines": lost, "level": "error"}
         text = json.dumps(facts) if self.json else f"{facts['event']}  lines={lost}"
         return text.encode() + b"\n"
 
@@ -278,7 +278,7 @@ class EventLog:
 
     def _report_probes(self) -> None:
         if self._probes:
-            self._log.info("connections closed by clients that said nothing", count=self._probes)
+            self._log.info("connections closed by clients that sent nothing", count=self._probes)
         self._probes = 0
 
 

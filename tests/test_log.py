@@ -98,7 +98,7 @@ def test_probes_are_one_counter(tmp_path: Path) -> None:
         say(Closed(0, 201, "server-closed"))
         say.close()
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
-    probes = [line["count"] for line in lines if "said nothing" in line["event"]]
+    probes = [line["count"] for line in lines if "sent nothing" in line["event"]]
     assert sum(probes) == 200
     assert len(probes) == 11
     told = [(line["conn"], line["event"], line["level"]) for line in lines if "conn" in line]

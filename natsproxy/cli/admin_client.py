@@ -16,8 +16,8 @@ from urllib.parse import quote, urlencode, urlsplit
 import click
 from click.shell_completion import CompletionItem
 
+from natsproxy.cli.options import OptionType
 from natsproxy.cli.paths import FilePath
-from natsproxy.cli.row_options import OptionType
 from natsproxy.config.admin import ADMIN_OPTIONS, ADMIN_VARIABLE, admin_token
 from natsproxy.errors import ConfigError, NatsproxyError
 
@@ -213,19 +213,21 @@ _OPTIONS: Final = (
         "--admin",
         metavar="URL",
         envvar="NATSPROXY_ADMIN_URL",
-        help="The admin API: http://HOST:PORT, https://HOST:PORT or unix:PATH.",
+        help="URL of the admin API: http://HOST:PORT, https://HOST:PORT or unix:PATH.",
     ),
     click.option(
         "--token-file",
         type=OptionType(ADMIN_OPTIONS["admin_token_file"]),
         metavar="FILE",
         envvar=f"{ADMIN_VARIABLE}_FILE",
-        help=f"The file of its token, or env:NAME; without it, {ADMIN_VARIABLE}, if set, is the token.",
+        help=f"File with its token, or env:NAME; default: the token in {ADMIN_VARIABLE}, if set.",
     ),
-    click.option("--ca", type=FilePath(), help="The authority of its certificate."),
-    click.option("--proxy", default="main", metavar="NAME", help="The proxy, where there are several."),
+    click.option("--ca", type=FilePath(), help="CA of its certificate."),
+    click.option("--proxy", default="main", metavar="NAME", help="Name of the proxy, if there are several."),
 )
-json_option: Final = click.option("--json", "as_json", is_flag=True, help="JSON, as the API answers.")
+json_option: Final = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, as the API answers it."
+)
 """The option of commands that print an answer."""
 
 

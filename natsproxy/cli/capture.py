@@ -15,8 +15,7 @@ from natsproxy.capture.read.recover import verify as check_file
 from natsproxy.cli.cat import cat
 from natsproxy.cli.diff import diff
 from natsproxy.cli.exits import FoundWrong
-from natsproxy.cli.export import export
-from natsproxy.cli.import_text import import_text
+from natsproxy.cli.export import export, import_text
 from natsproxy.cli.info import info
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.errors import CaptureError, Exit, MissingCapture, UnreadableCapture

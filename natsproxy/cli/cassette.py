@@ -13,10 +13,10 @@ import trio
 
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
+from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath, tell_continuation
-from natsproxy.cli.row_options import tls_options
-from natsproxy.cli.to_client import report_cassette, say_added
+from natsproxy.cli.replay_to_client import report_cassette, say_added
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
@@ -33,21 +33,25 @@ def cassette() -> None:
 
 
 @cassette.command(context_settings={"allow_interspersed_args": False})
-@click.option("--mode", default="none", show_default=True, metavar="MODE", help=f"{', '.join(MODES)}.")
+@click.option(
+    "--mode", default="none", show_default=True, metavar="MODE", help=f"Record mode: {', '.join(MODES)}."
+)
 @click.option("--upstream", metavar=URL, help="The server to record from: nats://HOST:PORT, tls://, ...")
 @click.option(
     "--listen",
     default="127.0.0.1:0",
     show_default=True,
     metavar="HOST:PORT",
-    help="The address for the program, or tls://HOST:PORT.",
+    help="Listen address for the program: HOST:PORT, or tls://HOST:PORT.",
 )
 @click.option(
     "--strict/--no-strict",
     default=None,
-    help="Fail if any recorded frame was not used, or never for that; without it, if a publish was not sent.",
+    help="Fail if any recorded frame was not used, or never; default: if a recorded publish was not sent.",
 )
-@click.option("--timeout", type=Seconds(), default="600", show_default=True, help="The longest run.")
+@click.option(
+    "--timeout", type=Seconds(), default="600", show_default=True, help="Stop the program after this time."
+)
 @match_options
 @tls_options(listen=True)
 @click.argument("capture", type=FilePath())

@@ -16,7 +16,7 @@ from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.capture.listing.row import json_line
 from natsproxy.capture.read.reader import Follower, last_moment, open_capture
 from natsproxy.cli.filters import choices
-from natsproxy.cli.frame_lines import FrameLines, shown_frames, terminal_width
+from natsproxy.cli.frame_lines import FramePrinter, shown_frames, terminal_width
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import ALL_OPS
@@ -30,7 +30,7 @@ _LAST: Final = 10  # lines of the past that are shown before it grows
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each frame.")
 @shown_frames
 @choices
-@click.option("--follow", "-f", is_flag=True, help="From the end on, as the capture grows.")
+@click.option("--follow", "-f", is_flag=True, help="Print new frames as the capture grows.")
 def cat(path: Path, as_json: bool, payload: str, everything: bool, choice: Choice, follow: bool) -> None:
     """Print the frames of a capture, one per line.
 
@@ -46,7 +46,7 @@ def cat(path: Path, as_json: bool, payload: str, everything: bool, choice: Choic
     natsproxy capture cat traffic.ncap --role nak --client 'worker-*' --from 5m
     natsproxy capture cat traffic/ --json --follow
     """
-    lines = FrameLines(terminal_width(), payload, raw=everything)
+    lines = FramePrinter(terminal_width(), payload, raw=everything)
     quiet = not everything and choice.query.ops == ALL_OPS
 
     def is_shown(one: Listed | Event) -> bool:

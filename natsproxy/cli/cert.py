@@ -20,7 +20,11 @@ _MISSING: Final = "certificates are made by trustme: pip install 'natsproxy[cert
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option(
-    "--name", "names", multiple=True, metavar="HOST", help="A name or address of the server.  (repeatable)"
+    "--name",
+    "names",
+    multiple=True,
+    metavar="HOST",
+    help="A host name or address of the server.  (repeatable)",
 )
 @click.option("--client", default="client", metavar="NAME", help="The client's name.  [client]")
 def cert(folder: Path, names: tuple[str, ...], client: str) -> None:

@@ -18,8 +18,8 @@ from natsproxy.rules.file.serialize import to_toml, value_to_toml
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; sizes are bytes.")
-@click.option("--toml", "as_toml", is_flag=True, help="A file that --config reads, [[rules]] included.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; sizes are in bytes.")
+@click.option("--toml", "as_toml", is_flag=True, help="Print a file for --config, [[rules]] included.")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF RUN]")
 @click.pass_context
 def config(context: click.Context, as_json: bool, as_toml: bool, options: tuple[str, ...]) -> None:

@@ -54,8 +54,8 @@ def health(client: AdminClient, as_json: bool) -> None:
 @ctl.command()
 @admin_options
 @json_option
-@click.option("--rule", metavar="NAME", help="Only those of this rule.")
-@click.option("--follow", is_flag=True, help="Go on with those to come.")
+@click.option("--rule", metavar="NAME", help="Only firings of this rule.")
+@click.option("--follow", is_flag=True, help="Then print new firings as they happen.")
 def firings(client: AdminClient, as_json: bool, rule: str | None, follow: bool) -> None:
     """Show the latest firings of rules, and those to come.
 
@@ -77,7 +77,7 @@ def firings(client: AdminClient, as_json: bool, rule: str | None, follow: bool) 
 
 @ctl.command()
 @admin_options
-@click.option("--open", "opens", is_flag=True, help="Open it in a browser, too.")
+@click.option("--open", "opens", is_flag=True, help="Open the link in a browser.")
 def page(client: AdminClient, opens: bool) -> None:
     """Print a link to the page of the proxy: live frames, connections, rules, captures.
 

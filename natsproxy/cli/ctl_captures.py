@@ -10,6 +10,7 @@ from urllib.parse import quote
 import click
 
 from natsproxy.cli.admin_client import AdminClient, admin_options, json_option, names
+from natsproxy.cli.options import setting_flag
 from natsproxy.cli.table import show_table
 from natsproxy.config.recording import RECORD_OPTIONS
 from natsproxy.units import short_size
@@ -29,13 +30,7 @@ def capture() -> None:
 def _settings(command: Any) -> Any:
     """Add the settings of a recording as options, without `record-` before their names."""
     for name, option in reversed(RECORD_OPTIONS.items()):
-        command = click.option(
-            f"--{name}",
-            option.key,
-            multiple=option.many,
-            metavar=option.metavar,
-            help=option.help,
-        )(command)
+        command = setting_flag(option, name, read=False)(command)
     return command
 
 
@@ -141,9 +136,7 @@ def list_(client: AdminClient, as_json: bool) -> None:
     "segment",
     shell_complete=names("capture/segments", lambda answer: [row["name"] for row in answer["segments"]]),
 )
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="The new file; without it, the segment's name."
-)
+@click.option("--output", type=click.Path(path_type=Path), help="File to write; default: the segment's name.")
 def download(client: AdminClient, segment: str, output: Path | None) -> None:
     """Fetch a segment; one that is being written comes to its last whole block.
 

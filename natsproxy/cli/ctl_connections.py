@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from natsproxy.cli.admin_client import AdminClient, admin_options, json_option, names
-from natsproxy.cli.default_command import ListByDefault
+from natsproxy.cli.list_by_default import ListByDefault
 from natsproxy.cli.table import show_table
 
 _PAGE = 1000  # connections in one answer
@@ -77,7 +77,7 @@ def list_(client: AdminClient, as_json: bool, name: str | None, user: str | None
 @_CONNS
 @click.option("--error", metavar="TEXT", help="Send this -ERR first.")
 @click.option("--reset", is_flag=True, help="Close with RST.")
-@click.option("--reason", metavar="TEXT", help="The detail of the end, for the log.")
+@click.option("--reason", metavar="TEXT", help="Reason for the log.")
 def close(
     client: AdminClient, conns: tuple[int, ...], error: str | None, reset: bool, reason: str | None
 ) -> None:
@@ -110,7 +110,7 @@ def suspend(client: AdminClient, conns: tuple[int, ...]) -> None:
 @connections.command()
 @admin_options
 @_CONNS
-@click.option("--for", "lasts", metavar="DURATION", help="For so long; without it, until resume.")
+@click.option("--for", "lasts", metavar="DURATION", help="Resume after this time; default: wait for resume.")
 def pause(client: AdminClient, conns: tuple[int, ...], lasts: str | None) -> None:
     """Read nothing from connections and their servers.
 

@@ -63,8 +63,10 @@ def _command(kind: Kind) -> click.Command:
     text = f"{kind.text[0].upper()}{kind.text[1:]}.\n\n\b\n{_example(kind)}"
     command = click.command(name=kind.name, help=text)(run)
     command.params = [
-        click.Option(["--for", "lasts"], metavar="DURATION", help="How long: 30s, 5m."),
-        click.Option(["--name"], metavar="NAME", help="Of the rule; one is made without it."),
+        click.Option(
+            ["--for", "lasts"], metavar="DURATION", help="Remove the fault after this time: 30s, 5m."
+        ),
+        click.Option(["--name"], metavar="NAME", help="Name of the rule; default: one is made up."),
         *(_option(setting) for setting in settings),
         *command.params,
     ]

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from natsproxy.cli.admin_client import AdminClient, admin_options, json_option, names
-from natsproxy.cli.default_command import ListByDefault
+from natsproxy.cli.list_by_default import ListByDefault
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.table import show_table
 from natsproxy.config.files import rules_file
@@ -52,7 +52,7 @@ def list_(client: AdminClient, as_json: bool) -> None:
 @json_option
 @click.argument("file", type=FilePath())
 @click.option(
-    "--revision", metavar="TEXT", help="Only if nobody has changed the rules since: that of list --json."
+    "--revision", metavar="TEXT", help="Fail if the rules have changed since this revision, from list --json."
 )
 def set_(client: AdminClient, as_json: bool, file: Path, revision: str | None) -> None:
     """Put the rules of a file in place of all.

@@ -25,7 +25,7 @@ _COLOURS: Final = {"-": "red", "+": "green"}
 @click.argument("recorded", type=FilePath())
 @click.argument("observed", type=FilePath())
 @ignore_options()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--all", "everything", is_flag=True, help="Show subjects without differences too.")
 def diff(recorded: Path, observed: Path, ignore: Ignore, as_json: bool, everything: bool) -> None:
     """Compare the messages of two captures, by subject template.

@@ -1,4 +1,4 @@
-"""`natsproxy capture export`: captures as text, and for other tools as JSON lines, Parquet or packets."""
+"""`natsproxy capture export` and `import`: captures as text and back, as JSON lines, Parquet or packets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ from natsproxy.capture.export.output import output
 from natsproxy.capture.export.parquet import parquet
 from natsproxy.capture.export.pcapng import Leg, pcapng
 from natsproxy.capture.read.frames import Query
-from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.read.reader import CaptureReader, open_capture
+from natsproxy.capture.read.segment import unreadable
+from natsproxy.capture.text.compiled import compile_text
 from natsproxy.capture.text.writer import write_text
 from natsproxy.cli.filters import filters
 from natsproxy.cli.paths import FilePath, tell_lost
+from natsproxy.printable import printable
 
 _FORMATS = "--text, --jsonl, --parquet, --pcapng"
 
 
 @click.command()
 @click.argument("path", type=FilePath())
-@click.option("--text", "to_text", metavar="OUT", help="A text to review, edit and play: x.nats.txt.")
+@click.option(
+    "--text", "to_text", metavar="OUT", help="Text that can be reviewed, edited and played: x.nats.txt."
+)
 @click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object per line, as capture cat --json.")
 @click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as analyze writes it.")
 @click.option(
@@ -33,7 +38,7 @@ _FORMATS = "--text, --jsonl, --parquet, --pcapng"
     "--payload",
     type=click.IntRange(0),
     metavar="BYTES",
-    help="Parquet: the most bytes of each payload.  [default: all]",
+    help="Parquet: cut payloads to this many bytes.  [default: all]",
 )
 @click.option("--leg", type=click.Choice(["client", "server"]), help="Pcapng: the leg.  [default: client]")
 @click.option("--force", is_flag=True, help="Overwrite OUT.")
@@ -86,3 +91,24 @@ def export(
     with output(Path(wanted[0]), reader, force=force) as out:
         count = write(out)
     click.echo(f"{wanted[0]}: {count} frames", err=True)
+
+
+@click.command("import")
+@click.argument("source", type=FilePath())
+@click.argument("target", type=FilePath())
+@click.option("--force", is_flag=True, help="Overwrite TARGET.")
+def import_text(source: Path, target: Path, force: bool) -> None:
+    """Write the capture of a text that `capture export --text` made, or that was written by hand.
+
+    The file appears when it is complete.  Playback reads texts too, so this is for tools that do not.
+
+    \b
+    natsproxy capture import traffic.nats.txt traffic.ncap
+    """
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        raise unreadable(error, source) from None
+    with file, output(target, CaptureReader([source]), force=force) as out:
+        count = compile_text(file, source, out)
+    click.echo(f"{printable(str(target))}: {count} frames", err=True)

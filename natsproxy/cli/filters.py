@@ -94,9 +94,11 @@ _TIMES = (
         "start",
         callback=_time,
         metavar="TIME",
-        help="Only from this time on: 2026-01-31T12:00:00, or with an offset; 5m is so long before the end.",
+        help="Only from this time on: 2026-01-31T12:00:00, perhaps with an offset, or 5m before the end.",
     ),
-    click.option("--to", "end", callback=_time, metavar="TIME", help="Only up to this time, given alike."),
+    click.option(
+        "--to", "end", callback=_time, metavar="TIME", help="Only up to this time, in the same forms."
+    ),
 )
 _FRAMES = (
     click.option(
@@ -202,7 +204,7 @@ _CHOICES = (
     click.option(
         "--exchange",
         is_flag=True,
-        help="With each chosen frame those that belong to it: request, deliveries, answers, acks.",
+        help="Also print frames that belong to the chosen ones: request, deliveries, replies, acks.",
     ),
 )
 

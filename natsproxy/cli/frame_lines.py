@@ -69,10 +69,13 @@ def shown_frames(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["line", "whole", "none"]),
         default="line",
         show_default=True,
-        help="Its beginning, all of it (JSON by member, bytes as hex), or none of it.",
+        help="Show the start of each payload, all of it (JSON indented, bytes as hex), or none.",
     )
     everything = click.option(
-        "--all", "everything", is_flag=True, help="Keep-alives and each INFO too; subjects as on the wire."
+        "--all",
+        "everything",
+        is_flag=True,
+        help="Also show keep-alives and each INFO, and subjects as on the wire.",
     )
     return payload(everything(command))
 
@@ -82,7 +85,7 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((_NO_TERMINAL, 0)).columns
 
 
-class FrameLines:
+class FramePrinter:
     """The lines of frames, in the order in which a reader gets them.
 
     payload: `line` for its beginning, `whole`, or `none`.  raw: subjects are as on the wire.

@@ -16,8 +16,15 @@ _OLD = 10.0  # seconds; the files are touched every second
 
 @click.command()
 @click.option("--live", is_flag=True, help="Check only that the proxy works, not that its upstream answers.")
-@click.option("--ready-file", type=FilePath(), envvar="NATSPROXY_READY_FILE", help="That of natsproxy run.")
-@click.option("--live-file", type=FilePath(), envvar="NATSPROXY_LIVE_FILE", help="That of natsproxy run.")
+@click.option(
+    "--ready-file",
+    type=FilePath(),
+    envvar="NATSPROXY_READY_FILE",
+    help="The file that natsproxy run touches.",
+)
+@click.option(
+    "--live-file", type=FilePath(), envvar="NATSPROXY_LIVE_FILE", help="The file that natsproxy run touches."
+)
 def healthcheck(live: bool, ready_file: Path | None, live_file: Path | None) -> None:
     """Tell by the exit code whether a proxy is ready.
 

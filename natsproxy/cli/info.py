@@ -46,9 +46,9 @@ _READ: Final = 256 * MIB  # of a capture: some seconds
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Number of subjects and of connections.",
+    help="How many subjects and connections to show.",
 )
-@click.option("--exact", is_flag=True, help="Count all of a capture of more than 256 MiB too.")
+@click.option("--exact", is_flag=True, help="Count everything, even in captures larger than 256 MiB.")
 def info(path: Path, as_json: bool, top: int, exact: bool) -> None:
     """Show statistics, top connections and top subjects of a capture.
 

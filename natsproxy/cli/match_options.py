@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from natsproxy.capture.filter.filters import SUBJECT
+from natsproxy.cli.options import setting_flag
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.files import line_of, read_document
 from natsproxy.errors import ConfigError
@@ -31,23 +32,18 @@ def match_options(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--config",
         type=FilePath(),
-        help='The options of the comparison from a TOML file: ignore_json = ["orders.> /ts"].',
+        help='Options of the comparison, from a TOML file: ignore_json = ["orders.> /ts"].',
     )(_with_flags(with_options, OPTIONS))
 
 
 def _with_flags(command: Callable[..., None], options: Sequence[Option]) -> Callable[..., None]:
     for option in reversed(options):  # `--help` lists options in reverse order of decoration
-        name = f"--{option.name}"
-        if option.flag:
-            flag = click.option(f"{name}/--no-{option.name}", default=None, help=f"{option.help}  [on]")
-        else:
-            help_text = f"{option.help}  (repeatable)"
-            flag = click.option(name, multiple=option.many, metavar=option.metavar, help=help_text)
-        command = flag(command)
+        more: dict[str, Any] = {"help": f"{option.help}  [on]", "default": None} if option.flag else {}
+        command = setting_flag(option, read=False, negatable=True, **more)(command)
     return command
 
 
-_SUBJECTS: Final = Option("ignore-subjects", SUBJECT, None, "A subject that is not compared.", many=True)
+_SUBJECTS: Final = Option("ignore-subjects", SUBJECT, None, "Do not compare this subject.", many=True)
 _IGNORED: Final = (
     *(option for option in OPTIONS if option.name in ("ignore-headers", "ignore-json")),
     _SUBJECTS,

@@ -26,7 +26,7 @@ _KEPT: Final = {-1: 4 * MIB, -3: MIB}  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 _EVERY: Final = 10.0  # seconds between two times that memory is given back
 
 
-def settle_memory() -> None:
+def tune_memory() -> None:
     """Keep some freed memory, and spare the collector the objects that are there now."""
     gc.freeze()
     gc.set_threshold(*_LOTS)

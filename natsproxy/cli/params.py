@@ -106,8 +106,8 @@ def parse_connections(text: str) -> ConnectionChoice:
 _REPORT_OPTIONS: Final = (
     click.option("--record", type=FilePath(), help="Record the playback to this file, x.ncap."),
     click.option("--report", is_flag=True, help="Compare the playback with the capture."),
-    click.option("--json", "as_json", is_flag=True, help="The result as one JSON object."),
-    click.option("--quiet", is_flag=True, help="No progress."),
+    click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object."),
+    click.option("--quiet", is_flag=True, help="Show no progress."),
 )
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from natsproxy.cli.to_client import to_client
-from natsproxy.cli.to_server import to_server
+from natsproxy.cli.replay_to_client import to_client
+from natsproxy.cli.replay_to_server import to_server
 
 
 @click.group()

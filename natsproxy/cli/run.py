@@ -1,6 +1,6 @@
 """`natsproxy run`: the proxy as a process, with signals, a log and the rules of a file.
 
-The flags are made from the table in `config/settings.py`.  click reads each value from the first of: flag,
+The flags are the settings of `config/settings.py`.  click reads each value from the first of: flag,
 environment, configuration file (`ctx.default_map`), default.
 """
 
@@ -18,8 +18,8 @@ import click
 
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.foreground import STOP, run_with_signals
+from natsproxy.cli.options import setting_flag
 from natsproxy.cli.paths import FilePath
-from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import Service, log_proxy
 from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.cli.supervision import Supervision
@@ -63,32 +63,23 @@ class _StrictCommand(click.Command):
 
 
 def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of the table to a command."""
+    """Add all settings to a command."""
     for option in reversed(OPTIONS):  # `--help` lists options in reverse order of decoration
-        name = f"--{option.name}"
-        short = {"listen": ["-l"], "upstream": ["-u"]}.get(option.name, [])
+        shown = "on" if option.default is True else option.default
         attributes: dict[str, Any] = {
-            "type": OptionType(option),
-            "multiple": option.many,
-            "metavar": option.metavar,
+            "help": option.help + (f"  [{shown}]" if shown else ""),
+            "envvar": option.variable,
+            "required": option.required,
+            "negatable": option.default is True,
+            "short": _SHORT.get(option.name, ()),
         }
-        default = [option.default] if option.many and option.default is not None else option.default
-        if option.flag:
-            attributes = {"is_flag": True}
-            name += f"/--no-{option.name}" if option.default else ""
-        if default is not None:  # click counts a default of None as a value
-            attributes["default"] = default
-        shown = "on" if default is True else option.default
-        text = option.help + (f"  [{shown}]" if shown else "") + ("  (repeatable)" if option.many else "")
-        command = click.option(
-            name,
-            *short,
-            required=option.required,
-            help=text,
-            envvar=option.variable,
-            **attributes,
-        )(command)
+        if option.default is not None:  # click counts a default of None as a value
+            attributes["default"] = [option.default] if option.many else option.default
+        command = setting_flag(option, **attributes)(command)
     return command
+
+
+_SHORT: Final = {"listen": ["-l"], "upstream": ["-u"]}
 
 
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:

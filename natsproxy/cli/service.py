@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from natsproxy.cli.file_watch import FileWatch
-from natsproxy.cli.memory import settle_memory, trim_memory
+from natsproxy.cli.memory import trim_memory, tune_memory
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.files import inline_rules, read_file, rules_file
 from natsproxy.config.login import read_login
@@ -124,12 +124,10 @@ class Service:
                 seed=proxy.seed,
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )
-            settle_memory()
+            tune_memory()
             nursery.start_soon(trim_memory)
             if proxy.settings.upstream_tls.insecure:
-                log.warning(
-                    "upstream-tls-insecure: no certificate of a server is checked, and anybody may be one"
-                )
+                log.warning("upstream-tls-insecure: server certificates are not verified")
             if self._supervision is not None:
                 nursery.start_soon(self._supervision.run, log)
             if self._watched:
@@ -149,7 +147,7 @@ class Service:
                 if number == signal.SIGHUP:
                     nursery.start_soon(self._reload, log)
                 elif draining:
-                    log.warning("stopping at once")
+                    log.warning("stopping immediately")
                     self.stopped_at_once = True
                     everything.cancel()
                 else:
@@ -167,7 +165,7 @@ class Service:
                 try:
                     self._file.reopen()
                 except NatsproxyError as error:
-                    log.error("the log stays where it was", reason=str(error))
+                    log.error("log file not reopened", reason=str(error))
                 await self._reload_certificates(log)
                 await self._reload_identity(log)
                 await self._reload_rules(log)
@@ -184,7 +182,7 @@ class Service:
             if self._proxy.load_certificates():
                 log.info("certificates reloaded")
         except NatsproxyError as error:
-            log.error("the certificates stay as they were", reason=str(error))
+            log.error("certificates not reloaded", reason=str(error))
 
     async def _reload_identity(self, log: Any) -> None:
         self._identity_watch.reading()
@@ -193,14 +191,14 @@ class Service:
                 self._proxy.load_identity(*read_login(self._proxy.settings.login))
                 log.info("credentials and users reloaded")
         except NatsproxyError as error:
-            log.error("credentials and users stay as they were", reason=str(error))
+            log.error("credentials and users not reloaded", reason=str(error))
 
     async def _reload_rules(self, log: Any) -> None:
         try:
             with _beside_the_traffic():
                 gone, undone = await self._proxy.rules.load_in_thread(self._read_rules)
         except NatsproxyError as error:
-            log.error("the rules stay as they were", reason=str(error))
+            log.error("rules not reloaded", reason=str(error))
             return
         await self._proxy.rules_in_force()
         waiting = await self._waiting_settings(log)
@@ -217,7 +215,7 @@ class Service:
         try:
             now = await trio.to_thread.run_sync(self._read_settings, abandon_on_cancel=True)
         except NatsproxyError as error:
-            log.error("the configuration file cannot be used at the next start", reason=str(error))
+            log.error("configuration file invalid, the next start will fail", reason=str(error))
             return []
         before = self._settings
         return sorted(key.replace("_", "-") for key in before.keys() | now if before.get(key) != now.get(key))

@@ -112,7 +112,7 @@ class Supervision:
         except OSError as error:
             if path not in self._failed:
                 self._failed.add(path)
-                log.error("the state cannot be told", file=str(path), reason=error.strerror)
+                log.error("state file not written", file=str(path), reason=error.strerror)
 
     @contextmanager
     def reloading(self) -> Iterator[None]:

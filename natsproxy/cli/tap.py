@@ -17,7 +17,7 @@ from natsproxy.capture.listing.from_row import from_row
 from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.cli.admin_client import AdminClient, AdminError, admin_options
 from natsproxy.cli.filters import live_choices
-from natsproxy.cli.frame_lines import FrameLines, shown_frames, terminal_width
+from natsproxy.cli.frame_lines import FramePrinter, shown_frames, terminal_width
 from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import ALL_OPS, Op
 
@@ -43,7 +43,7 @@ def tap(client: AdminClient, as_json: bool, payload: str, everything: bool, choi
     natsproxy tap --role nak --client 'worker-*' --json
     """
     width = terminal_width()
-    lines = FrameLines(width, payload, raw=everything)
+    lines = FramePrinter(width, payload, raw=everything)
     quiet = not everything and choice.query.ops == ALL_OPS
     most = {"whole": PAYLOAD, "line": 4 * width, "none": 0}["whole" if as_json else payload]
     totals = _Totals()

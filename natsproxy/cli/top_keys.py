@@ -46,7 +46,7 @@ HELP: Final = (
 
 
 @dataclass
-class View:
+class TopView:
     """The choices of the user.  note: a line for them.  done: they have quit.
 
     delay: seconds.  asking: the key whose value is being typed, "" for none.  typed: so far.
@@ -103,26 +103,26 @@ class View:
         return f"{_QUESTIONS[self.asking][0]} {self.typed}_" if self.asking else self.note
 
 
-def _set_order(view: View, text: str) -> None:
+def _set_order(view: TopView, text: str) -> None:
     if text not in ORDERS:
         raise ValueError(f"there is no order {printable(text)!r}: there are {', '.join(ORDERS)}")
     view.order = text
 
 
-def _set_number(view: View, text: str) -> None:
+def _set_number(view: TopView, text: str) -> None:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MOST:
         raise ValueError(f"the number must be 1 to {MOST}")
     view.number = int(text)
 
 
-def _set_delay(view: View, text: str) -> None:
+def _set_delay(view: TopView, text: str) -> None:
     seconds = duration_or_seconds(text) / SECOND
     if seconds < LEAST_DELAY:
         raise ValueError("the delay must be at least 100ms")
     view.delay = seconds
 
 
-_QUESTIONS: Final[Mapping[str, tuple[str, Callable[[View, str], None]]]] = {
+_QUESTIONS: Final[Mapping[str, tuple[str, Callable[[TopView, str], None]]]] = {
     "o": ("order by:", _set_order),
     "n": ("connections:", _set_number),
     "d": ("delay:", _set_delay),

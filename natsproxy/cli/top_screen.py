@@ -12,12 +12,13 @@ from typing import Any, Final, NamedTuple
 from rich.cells import cell_len
 
 from natsproxy.cli.payload_lines import cut
-from natsproxy.cli.top_rates import Row
 from natsproxy.printable import printable
 from natsproxy.units import short_duration, short_size
 
 _GAP: Final = "  "
 _UNKNOWN: Final = "-"
+Row = dict[str, Any]
+"""A connection, as the API shows it, with its `rates`."""
 Line = tuple[str, str]
 """A line and its style, as rich calls it."""
 

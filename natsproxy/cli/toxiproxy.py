@@ -16,8 +16,8 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.cli.foreground import STOP, run_with_signals
+from natsproxy.cli.options import OptionType
 from natsproxy.cli.paths import FilePath
-from natsproxy.cli.row_options import OptionType
 from natsproxy.cli.service import log_proxy
 from natsproxy.config.admin import ADMIN_OPTIONS
 from natsproxy.config.endpoints import HttpListener
@@ -32,25 +32,30 @@ if TYPE_CHECKING:  # it needs packages of an extra
 
 
 @click.command()
-@click.option("-host", "--host", default="localhost", help="The address of the API.  [localhost]")
-@click.option("-port", "--port", type=click.IntRange(0, 65535), default=8474, help="Its port.  [8474]")
+@click.option("-host", "--host", default="localhost", help="Listen address of the API.  [localhost]")
+@click.option("-port", "--port", type=click.IntRange(0, 65535), default=8474, help="Port of the API.  [8474]")
 @click.option(
-    "-config", "--config", type=FilePath(), help="Proxies to begin with: a JSON array, as for POST /populate."
+    "-config", "--config", type=FilePath(), help="Proxies to start with: a JSON array, as for POST /populate."
 )
-@click.option("-seed", "--seed", type=int, help="The seed of all chances; the log has it.")
+@click.option(
+    "-seed",
+    "--seed",
+    type=int,
+    help="Seed of all random choices; default: a random one, which the log shows.",
+)
 @click.option("-proxy-metrics", "--proxy-metrics", is_flag=True, help="Serve GET /metrics, for Prometheus.")
 @click.option(
     "-admin-host",
     "--admin-host",
     type=OptionType(ADMIN_OPTIONS["admin_host"]),
     multiple=True,
-    help="A further name under which the API is reached.  (repeatable)",
+    help="A further host name of the API.  (repeatable)",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["auto", "console", "json"]),
     default="auto",
-    help="The form of the log.",
+    help="Form of the log.",
 )
 def toxiproxy(
     host: str,

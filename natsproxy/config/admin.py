@@ -25,27 +25,25 @@ class AdminSettings:
     """
 
     monitor: HttpListener | None = optional(
-        HTTP, "Monitoring by HTTP, as nats-server's: /varz, /connz, /healthz, and /metrics."
+        HTTP, "Serve monitoring by HTTP as nats-server does: /varz, /connz, /healthz, and /metrics."
     )
     admin: HttpListener | None = optional(
-        HTTP_OR_UNIX, "The admin API by HTTP: on loopback or a unix socket, or else with a token and TLS."
+        HTTP_OR_UNIX,
+        "Serve the admin API by HTTP: on loopback or a unix socket, or else with a token and TLS.",
     )
     admin_token_file: str | None = optional(
         SECRET,
-        f"The file of the token that the admin API asks for, or env:NAME; without it, {ADMIN_VARIABLE}, if "
-        "set, is the token.",
+        f"File with the token of the admin API, or env:NAME; default: the token in {ADMIN_VARIABLE}, if set.",
     )
-    admin_tls_cert: Path | None = optional(SECRET_FILE, "The certificate (chain) of the admin API, PEM.")
-    admin_tls_key: Path | None = optional(SECRET_FILE, "Its private key; without it, in the same file.")
-    admin_host: tuple[str, ...] = several(
-        HOST, "A further name under which the admin API, or Toxiproxy's, is reached."
-    )
+    admin_tls_cert: Path | None = optional(SECRET_FILE, "Certificate (chain) of the admin API, PEM.")
+    admin_tls_key: Path | None = optional(SECRET_FILE, "Its private key; default: in the same file.")
+    admin_host: tuple[str, ...] = several(HOST, "A further host name of the admin API, or of Toxiproxy's.")
     admin_captures: Path | None = optional(
         ValueType(path, "DIR"),
-        "The folder for captures that the admin API begins; without it, it begins none.",
+        "Folder for captures that the admin API starts; without it, it starts none.",
     )
     toxiproxy: HttpListener | None = optional(
-        HTTP, "Toxiproxy's API by HTTP, without authentication; clients' bytes take a slower way for it."
+        HTTP, "Serve Toxiproxy's API by HTTP, without authentication; it makes relaying slower."
     )
     token: str = field(default="", repr=False)
 

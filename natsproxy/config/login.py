@@ -36,10 +36,10 @@ class LoginSettings:
     )
     client_auth: str | None = optional(
         words("users", "certificate", "none"),
-        "With upstream-credentials: how clients prove who they are.",
+        "With upstream-credentials: how clients authenticate.",
     )
     proxy_key: str | None = optional(
-        SECRET, "The nkey seed of a proxy in the server's proxies.trusted; env:NAME for a variable."
+        SECRET, "Nkey seed of a trusted proxy (the server's proxies.trusted); env:NAME for a variable."
     )
 
     def files(self) -> tuple[Path, ...]:

@@ -92,12 +92,12 @@ class RecordSettings:
     rotate_size: int = setting(
         SIZE,
         "256MiB",
-        "The size at which a new segment starts, sooner where its blocks are very many; 0 for never. A burst "
-        "may make a segment larger.",
+        "Size at which a new segment starts, sooner if it has very many blocks; 0 for never. A burst may "
+        "make a segment larger.",
         name="record-rotate",
     )
     rotate_interval: int = setting(
-        DURATION, "0s", "The age at which a new segment starts; 0 for never.", name="record-rotate-every"
+        DURATION, "0s", "Age at which a new segment starts; 0 for never.", name="record-rotate-every"
     )
     keep: Keep = merged(
         ValueType(read_keep, "LIMIT"),
@@ -105,17 +105,19 @@ class RecordSettings:
         "Keep this much (10GiB), this many segments (100) or those of this age (7d); delete the oldest; a "
         "new segment starts at a quarter of a size or an age.",
     )
-    flush: int = setting(DURATION, "250ms", "The longest time before a frame is written.")
+    flush: int = setting(DURATION, "250ms", "Longest time until a frame is written.")
     compression: str = setting(words("none", "zstd"), "none", "Compression of the capture's blocks.")
-    frame_max: int = setting(SIZE_ABOVE_ZERO, "8MiB", "The most bytes kept of one frame.")
-    queue: int = setting(SIZE_ABOVE_ZERO, "64MiB", "The most bytes that wait for the disk.")
+    frame_max: int = setting(SIZE_ABOVE_ZERO, "8MiB", "Maximum number of bytes kept of one frame.")
+    queue: int = setting(SIZE_ABOVE_ZERO, "64MiB", "Memory limit for frames that wait for the disk.")
     overflow: str = setting(
         words("gap", "wait", "close"),
         "gap",
         "If the disk is too slow or full: leave a gap in the capture, hold traffic back, or close "
         "connections.",
     )
-    wait: int = setting(DURATION, "10s", "For wait: the longest time before connections are closed.")
+    wait: int = setting(
+        DURATION, "10s", "With overflow wait: how long traffic is held back before connections are closed."
+    )
     selection: Selection = group(Selection)
     cassette: Mapping[str, Any] = field(default_factory=dict)
 

@@ -66,44 +66,45 @@ class ProxySettings:
         FLAG, True, "Try the servers at random, as NATS clients do; else in their order."
     )
     upstream_discover: bool = setting(FLAG, False, "Also use the servers that the cluster names in INFO.")
-    upstream_hold: int = setting(
-        DURATION, "0s", "The longest wait of a new client while no server can be used."
+    upstream_hold: int = setting(DURATION, "0s", "How long a new client waits while no server is available.")
+    connect_timeout: int = setting(
+        DURATION, "2s", "Timeout for connecting to a server, until its INFO arrives."
     )
-    connect_timeout: int = setting(DURATION, "2s", "The longest wait for the upstream's INFO.")
-    auth_timeout: int = setting(
-        DURATION, "2s", "The longest wait for a client's first bytes; 0 for no limit."
-    )
+    auth_timeout: int = setting(DURATION, "2s", "Timeout for a client's first bytes; 0 for none.")
     websocket_origin: tuple[str, ...] = several(
         ValueType(converters.line, "ORIGIN"),
-        "For ws:// listeners: only pages of this origin; without it, all.",
+        "ws:// listeners accept only pages of this origin; default: all.",
     )
     login: LoginSettings = group(LoginSettings)
     upstream_proxy_protocol: int | None = optional(
-        _VERSION, "Tell servers the client's address by this header (nats-server: proxy_protocol)."
+        _VERSION,
+        "Send servers the client's address in a PROXY protocol header (nats-server: proxy_protocol).",
     )
-    max_connections: int = setting(NUMBER, "0", "The most connections of clients; 0 for no limit.")
+    max_connections: int = setting(NUMBER, "0", "Maximum number of client connections; 0 for no limit.")
     max_connections_per_address: int = setting(
-        NUMBER, "0", "The most connections of one client address; 0 for no limit."
+        NUMBER, "0", "Maximum number of connections from one client address; 0 for no limit."
     )
     idle_timeout: int = setting(
         DURATION,
         "0s",
-        "The longest silence of a client; 0 for no limit. Clients send PINGs every two minutes.",
+        "Close a client that sends nothing for so long; 0 for never. Clients send PINGs every two minutes.",
     )
     write_deadline: int = setting(
         DURATION,
         "10s",
-        "The longest time in which a client takes no bytes, as the server's write_deadline; 0 for no limit.",
+        "Close a client that takes no bytes for so long, as the server's write_deadline; 0 for never.",
     )
     keepalive: bool = setting(
-        FLAG, True, "TCP keep-alive and a limit for unacknowledged bytes, on both legs."
+        FLAG, True, "TCP keep-alive and a timeout for unacknowledged bytes, on both legs."
     )
     session: SessionSettings = group(SessionSettings)
-    buffers: int = setting(SIZE_ABOVE_ZERO, "256MiB", "The most memory for the traffic of all connections.")
-    drain: int = setting(DURATION, "30s", "The time for connections to end after SIGTERM.")
+    buffers: int = setting(SIZE_ABOVE_ZERO, "256MiB", "Memory limit for the traffic of all connections.")
+    drain: int = setting(DURATION, "30s", "Time that connections have to end after SIGTERM.")
     tls: TlsSettings = group(TlsSettings, "tls")
     upstream_tls: UpstreamTls = group(UpstreamTls, "upstream-tls")
-    seed: int | None = optional(NUMBER, "The seed of all random choices; the log names it.")
+    seed: int | None = optional(
+        NUMBER, "Seed of all random choices; default: a random one, which the log shows."
+    )
     record: RecordSettings | None = optional_group(RecordSettings, RECORD)
     identity: Identity | None = None
     client_users: Mapping[str, bytes] = field(default_factory=dict, repr=False)
@@ -119,9 +120,9 @@ class RunSettings:
     """The settings of `natsproxy run`: of the proxy, of the HTTP servers beside it, and of the process."""
 
     proxy: ProxySettings = group(ProxySettings)
-    rules: Path | None = optional(FILE, "The file of rules (TOML).")
+    rules: Path | None = optional(FILE, "Rules file (TOML).")
     rules_must_fire: bool = setting(
-        FLAG, False, "At the end: fail (exit code 1) if a rule in force has never acted, and name it."
+        FLAG, False, "Exit with code 1 at the end if an active rule never fired, and name it."
     )
     admin: AdminSettings = group(AdminSettings)
     watch_files: bool = setting(
@@ -131,21 +132,23 @@ class RunSettings:
     )
     ready_file: Path | None = optional(
         FILE,
-        "A file that is there, and touched every second, while the upstream answers; it has the listening "
-        "addresses.",
+        "Touch this file every second while the upstream answers, and remove it otherwise; it holds the "
+        "listening addresses.",
     )
     live_file: Path | None = optional(
         FILE,
-        "A file that is touched every second while the proxy works, whether or not the upstream answers.",
+        "Touch this file every second while the proxy works, whether or not the upstream answers.",
     )
     log_format: str = setting(
-        words("auto", "console", "json"), "auto", "Readable lines or JSON; auto: JSON unless on a terminal."
+        words("auto", "console", "json"),
+        "auto",
+        "Form of the log: readable lines, or JSON; auto: JSON unless on a terminal.",
     )
     log_level: str = setting(
-        words("debug", "info", "warning", "error"), "info", "The lowest level that is logged."
+        words("debug", "info", "warning", "error"), "info", "Minimum level that is logged."
     )
-    log_rate: int = setting(NUMBER, "1000", "The most events that are logged in a second; 0 for no limit.")
-    log_file: Path | None = optional(FILE, "A file instead of standard error; SIGHUP reopens it.")
+    log_rate: int = setting(NUMBER, "1000", "Maximum number of events logged per second; 0 for no limit.")
+    log_file: Path | None = optional(FILE, "Log to this file instead of standard error; SIGHUP reopens it.")
 
 
 OPTIONS: Final = options_of(RunSettings)

@@ -52,23 +52,23 @@ class TlsSettings:
     after INFO.  timeout: of a client's handshake (ns).
     """
 
-    cert: Path | None = optional(SECRET_FILE, "The certificate (chain) of tls:// listeners, PEM.")
-    key: Path | None = optional(SECRET_FILE, "Its private key; without it, in the same file.")
-    ca: Path | None = optional(FILE, "Clients must have a certificate that this CA signed.")
+    cert: Path | None = optional(SECRET_FILE, "Certificate (chain) of tls:// listeners, PEM.")
+    key: Path | None = optional(SECRET_FILE, "Its private key; default: in the same file.")
+    ca: Path | None = optional(FILE, "Require client certificates that this CA signed.")
     handshake_first: HandshakeFirst | None = setting(
         ValueType(_handshake_first, "off|on|auto|DURATION"),
         "off",
-        "Expect TLS before INFO; auto (50ms) or a duration: INFO goes first to clients that wait so long.",
+        "TLS before INFO; auto (50ms) or a duration: a client that is silent for so long gets INFO first.",
     )
-    timeout: int = setting(DURATION, "2s", "The longest TLS handshake of a client.")
-    min_version: str = setting(words("1.2", "1.3"), "1.2", "The lowest version of TLS, on both legs.")
+    timeout: int = setting(DURATION, "2s", "Timeout for a client's TLS handshake.")
+    min_version: str = setting(words("1.2", "1.3"), "1.2", "Minimum TLS version, on both legs.")
     ciphers: str | None = optional(
-        ValueType(converters.line, "LIST"), "The ciphers of TLS 1.2 on both legs, as OpenSSL writes them."
+        ValueType(converters.line, "LIST"), "Cipher list of TLS 1.2, on both legs, in OpenSSL's format."
     )
     allow_non_tls: bool = setting(
         FLAG,
         False,
-        "Clients of tls:// listeners may do without TLS, as nats-server's allow_non_tls.",
+        "Accept clients without TLS on tls:// listeners, as nats-server's allow_non_tls.",
         name="allow-non-tls",
     )
 
@@ -77,14 +77,14 @@ class TlsSettings:
 class UpstreamTls:
     """The settings of TLS with servers."""
 
-    ca: Path | None = optional(FILE, "The CA of servers; without it, the system's.")
-    cert: Path | None = optional(SECRET_FILE, "Our certificate for servers that want one.")
-    key: Path | None = optional(SECRET_FILE, "Its private key; without it, in the same file.")
+    ca: Path | None = optional(FILE, "CA of the servers' certificates; default: the system's.")
+    cert: Path | None = optional(SECRET_FILE, "Client certificate for servers that require one, PEM.")
+    key: Path | None = optional(SECRET_FILE, "Its private key; default: in the same file.")
     name: str | None = optional(
-        HOST, "The name in the server's certificate; without it, the upstream's host."
+        HOST, "Name expected in the server's certificate; default: the upstream's host."
     )
-    handshake_first: bool = setting(FLAG, False, "TLS before INFO, with tls:// servers.")
-    insecure: bool = setting(FLAG, False, "Trust any server: for tests.")
+    handshake_first: bool = setting(FLAG, False, "TLS handshake before INFO, with tls:// servers.")
+    insecure: bool = setting(FLAG, False, "Do not verify server certificates: for tests only.")
 
 
 def check_tls(

@@ -30,17 +30,21 @@ class SessionSettings:
     """
 
     advertise: str = setting(
-        words("strip", "self", "pass"), "strip", "Treatment of the server addresses in INFO."
+        words("strip", "self", "pass"),
+        "strip",
+        "Server addresses in INFO: strip them, put the proxy's own in their place, or pass them.",
     )
     unparsed: str = setting(
-        words("close", "pass"), "close", "Treatment of bytes from a client that are not NATS."
+        words("close", "pass"),
+        "close",
+        "Client bytes that are not NATS: close the connection, or pass them unread.",
     )
     max_control_line: int = setting(
         SIZE_ABOVE_ZERO, "4KiB", "The server's max_control_line (it is not in INFO)."
     )
     rule_buffer: int = setting(SIZE_ABOVE_ZERO, "8MiB", "The largest payload that rules can see.")
     queue_bytes: int = setting(
-        SIZE_ABOVE_ZERO, "8MiB", "The most delayed traffic for each direction of a connection.", name="queue"
+        SIZE_ABOVE_ZERO, "8MiB", "Limit of delayed traffic, for each direction of a connection.", name="queue"
     )
     frame_hold_limit: int = 65536
     record_frame_max: int = 8 << 20

@@ -16,7 +16,7 @@ from natsproxy.capture.format.records import Close, Firing, Gap, Item, Note, Opa
 from natsproxy.capture.listing.listing import Event, Listed, Request
 from natsproxy.capture.listing.row import json_line
 from natsproxy.capture.read.frames import CapturedFrame
-from natsproxy.cli.frame_lines import FrameLines
+from natsproxy.cli.frame_lines import FramePrinter
 from natsproxy.cli.payload_lines import cut, one_line, whole
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -82,7 +82,7 @@ def test_frames_with_them(body: bytes, payload: str) -> None:
     ]
     for width in (40, WIDTH, 200):
         for raw in (False, True):
-            lines = FrameLines(width, payload, raw=raw)
+            lines = FramePrinter(width, payload, raw=raw)
             for one in known:
                 first, *below = [line for line in lines.lines(one) if not line.startswith("\x1b[2m2026-")]
                 assert is_safe(first)
@@ -104,7 +104,7 @@ def test_any_bytes(body: bytes, width: int) -> None:
     args = b'{"name":"' + body.replace(b"\r", b"").replace(b"\n", b"") + b'"}'
     for raw, direction in ((encode.pub(b"a", body, headers=block), C2S), (encode.connect(args), C2S)):
         one = listed(raw, direction)
-        assert all(map(is_safe, FrameLines(width, "whole", raw=True).lines(one)))
+        assert all(map(is_safe, FramePrinter(width, "whole", raw=True).lines(one)))
         json.dumps(json.loads(json_line(one)), ensure_ascii=False).encode()  # no half of a surrogate pair
 
 
@@ -123,8 +123,8 @@ def test_any_bytes(body: bytes, width: int) -> None:
     ids=lambda item: type(item).__name__,
 )
 def test_events(item: Item) -> None:
-    assert all(map(is_safe, FrameLines(WIDTH).lines(Event(item, WALL, CONN, EVIL))))
-    assert all(map(is_safe, FrameLines(200).lines(Event(item, -1, CONN, EVIL))))
+    assert all(map(is_safe, FramePrinter(WIDTH).lines(Event(item, WALL, CONN, EVIL))))
+    assert all(map(is_safe, FramePrinter(200).lines(Event(item, -1, CONN, EVIL))))
 
 
 @given(st.text(), st.integers(0, 30))

@@ -231,7 +231,7 @@ def test_a_reload_reads_credentials_and_users_anew(files: Path, watched: bool) -
             Path("users").write_text("broken")
             if not watched:
                 process.send_signal(signal.SIGHUP)
-            assert "not valid TOML" in logged("credentials and users stay as they were")["reason"]
+            assert "not valid TOML" in logged("credentials and users not reloaded")["reason"]
             assert login(address, "bob") == b"PONG\r\n"
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0

@@ -11,9 +11,9 @@ import pytest
 # Buffers as of a busy leg with TLS come and go; it prints the pages that the kernel gave for them.
 PROGRAM = """
 import gc, resource
-from natsproxy.cli.memory import settle_memory
+from natsproxy.cli.memory import tune_memory
 if {settled}:
-    settle_memory()
+    tune_memory()
 for round in range(101):
     if round == 1:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -26,13 +26,13 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before, gc.get_freeze
 FRAGMENTS = """
 import trio, trio.testing
 from pathlib import Path
-from natsproxy.cli.memory import settle_memory, trim_memory
+from natsproxy.cli.memory import tune_memory, trim_memory
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1])
 async def one_round():
     with trio.move_on_after(11):
         await trim_memory()
-settle_memory()
+tune_memory()
 buffers = [b"x" * (100_000 + 1_000 * number) for number in range(300)]
 between = [buffers.pop(place) + b"y" for place in range(0, 150, 5)]
 full = resident()

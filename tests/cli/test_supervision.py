@@ -386,4 +386,4 @@ async def true(read: Callable[[], Any]) -> None:
         await trio.sleep(0.001)
 
 
-GONE = "the state cannot be told No such file or directory"
+GONE = "state file not written No such file or directory"

@@ -21,8 +21,8 @@ from nats.aio.client import Client
 from rich.cells import cell_len
 
 from natsproxy.admin.api.traffic import SORTS
-from natsproxy.cli.top_keys import ORDERS, RATE, View
-from natsproxy.cli.top_rates import busiest, with_rates
+from natsproxy.cli.top import busiest, with_rates
+from natsproxy.cli.top_keys import ORDERS, RATE, TopView
 from natsproxy.cli.top_screen import screen
 from natsproxy.testing import NatsServer
 from natsproxy.units import SECOND
@@ -100,7 +100,7 @@ def test_the_orders_are_those_of_the_api() -> None:
 
 
 def test_keys() -> None:
-    view = View()
+    view = TopView()
     view.press("osubs\r")
     assert (view.order, view.line) == ("subs", "")
     view.press("onothing\x7f\r")

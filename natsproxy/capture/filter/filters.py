@@ -67,16 +67,16 @@ class Filters:
     subjects: patterns whose wildcards stand for secret tokens.
     """
 
-    headers: tuple[str, ...] = several(HEADER, "A header whose value is replaced before it is written.")
+    headers: tuple[str, ...] = several(HEADER, "Replace the value of this header before it is written.")
     json: tuple[Place, ...] = several(
-        POINTER, "A member of JSON payloads whose value is replaced before it is written."
+        POINTER, "Replace the value of this member of JSON payloads before it is written."
     )
     bodies: tuple[bytes, ...] = several(
-        SUBJECT, "Subjects whose payloads are replaced before they are written, those of answers too."
+        SUBJECT, "Replace payloads on these subjects before they are written, those of answers too."
     )
     subjects: tuple[bytes, ...] = several(
         ValueType(_secret_tokens, "SUBJECT"),
-        "Subjects whose tokens are replaced where * and > stand, before they are written.",
+        "Replace the tokens of these subjects at * and > before they are written.",
     )
 
     def __bool__(self) -> bool:

@@ -95,13 +95,13 @@ class Selection:
 
     connections: tuple[str, ...] = several(
         ValueType(converters.line, "PATTERN"),
-        "Only clients of this name (*, ?), or user:PATTERN, address:PATTERN.",
+        "Record only clients of this name (*, ?), or user:PATTERN, address:PATTERN.",
         name="record-connection",
     )
-    subjects: tuple[bytes, ...] = several(SUBJECT, "Only these subjects.", name="record-subject")
+    subjects: tuple[bytes, ...] = several(SUBJECT, "Record only these subjects.", name="record-subject")
     payloads: tuple[PayloadPolicy, ...] = several(
         ValueType(_policy, "SUBJECT=ACTION"),
-        "Treatment of payloads: keep, hash, drop or truncate:BYTES.",
+        "How payloads on a subject are recorded: keep, hash, drop or truncate:BYTES.",
         name="record-payload",
     )
     filters: Filters = group(Filters, "filter")

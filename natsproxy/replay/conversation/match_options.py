@@ -93,25 +93,23 @@ class MatchOptions:
         _all_parts,
         "Parts of a frame that must agree: subject, headers, body, client (these), and order on a subject.",
     )
-    ignore_headers: tuple[str, ...] = several(HEADER, "A header that need not agree or be there.")
+    ignore_headers: tuple[str, ...] = several(HEADER, "Ignore this header: it may differ, or be missing.")
     like_headers: tuple[str, ...] = several(
-        HEADER, "A header whose form must agree: identifier, number, time."
+        HEADER, "Compare only the form of this header: identifier, number, time."
     )
     match_headers: tuple[str, ...] = several(
-        HEADER, "A header that must agree, such as traceparent, which is ignored by default."
+        HEADER, "Compare this header, such as traceparent, which is ignored by default."
     )
     ignore_json: tuple[Place, ...] = several(
-        POINTER, "A member of JSON payloads that need not agree or be there."
+        POINTER, "Ignore this member of JSON payloads: it may differ, or be missing."
     )
-    like_json: tuple[Place, ...] = several(POINTER, "A member of JSON payloads whose form must agree.")
+    like_json: tuple[Place, ...] = several(POINTER, "Compare only the form of this member of JSON payloads.")
     like_subjects: tuple[bytes, ...] = several(
-        SUBJECT, "Subjects whose tokens at * and > differ from run to run; the live ones come back."
+        SUBJECT, "Subjects whose tokens at * and > differ from run to run; answers get the live ones."
     )
-    ignore_bodies: tuple[bytes, ...] = several(SUBJECT, "Subjects whose payloads need not agree.")
+    ignore_bodies: tuple[bytes, ...] = several(SUBJECT, "Ignore payloads on these subjects.")
     learn: bool = setting(FLAG, True, "Learn identifiers and times that differ from run to run.")
-    learn_only: tuple[Place, ...] = several(
-        _PLACE, "Learn at this place alone: /pointer, header:NAME, token."
-    )
+    learn_only: tuple[Place, ...] = several(_PLACE, "Learn only at this place: /pointer, header:NAME, token.")
     learn_not: tuple[Place, ...] = several(_PLACE, "Do not learn at this place.")
     allow_repeats: bool = setting(
         FLAG, True, "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get."

@@ -17,7 +17,7 @@ from natsproxy.capture.listing.listing import Listed
 from natsproxy.capture.listing.row import json_line, row
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.cli.frame_lines import FrameLines
+from natsproxy.cli.frame_lines import FramePrinter
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 
@@ -26,7 +26,7 @@ GOLDEN = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
 
 def lines(found: Iterator[Listed], payload: str, *, raw: bool) -> list[str]:
     """Return the lines of frames."""
-    shown = FrameLines(300, payload, raw=raw)
+    shown = FramePrinter(300, payload, raw=raw)
     return [line for one in found for line in shown.lines(one)]
 
 

@@ -39,7 +39,7 @@ def test_certificates_are_read_anew(
         assert version(port, authority) == "TLSv1.3"
         key.write_text("half a key")
         proxy.process.send_signal(signal.SIGHUP)
-        bad = proxy.wait_for(lambda line: line["event"] == "the certificates stay as they were")
+        bad = proxy.wait_for(lambda line: line["event"] == "certificates not reloaded")
         assert "tls-key" in bad["reason"]
         assert version(port, authority) == "TLSv1.3"
         cert.write_bytes(second)

@@ -17,9 +17,9 @@ from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.match_options import ignore_options, match_options
+from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath, tell_continuation
-from natsproxy.cli.row_options import tls_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import Exit, NatsproxyError
 from natsproxy.printable import printable
@@ -43,14 +43,14 @@ _Entrance = Callable[[], AbstractAsyncContextManager[str]]
     default="127.0.0.1:4222",
     show_default=True,
     metavar="HOST:PORT",
-    help="The address for clients, or tls://HOST:PORT.",
+    help="Listen address for clients: HOST:PORT, or tls://HOST:PORT.",
 )
 @click.option(
     "--unrecorded",
     type=click.Choice(["error", "ignore", "pass", "record"]),
     default="error",
     show_default=True,
-    help="Treatment of input that was not recorded; record: pass it on and add it to the capture.",
+    help="What to do with input that was not recorded; record: pass it on and add it to the capture.",
 )
 @click.option("--upstream", metavar=URL, help="The real server for --unrecorded pass and record.")
 @click.option(
@@ -58,7 +58,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[str]]
     type=click.Choice(["answers", "recorded"]),
     default="answers",
     show_default=True,
-    help="Answer at once, or after the recorded time.",
+    help="Answer immediately, or after the recorded time.",
 )
 @click.option(
     "--timeout",

@@ -14,6 +14,7 @@ from natsproxy.cli.exits import CouldNotRun
 from natsproxy.cli.filters import check_runs
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.match_options import ignore_options
+from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import (
     URL,
     Seconds,
@@ -25,7 +26,6 @@ from natsproxy.cli.params import (
     show_facts,
 )
 from natsproxy.cli.paths import FilePath, tell_continuation
-from natsproxy.cli.row_options import tls_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.client_playback.dry_run import examine
@@ -39,8 +39,12 @@ _SHOWN = 20  # missing messages that are printed
 
 @click.command("to-server")
 @click.argument("capture", type=FilePath())
-@click.option("--to", "target", metavar=URL, help="The server: nats://HOST:PORT, tls://, ws:// or wss://.")
-@click.option("--speed", type=Speed(), default="1", show_default=True, help="A factor, or max.")
+@click.option(
+    "--to", "target", metavar=URL, help="Server to play to: nats://HOST:PORT, tls://, ws:// or wss://."
+)
+@click.option(
+    "--speed", type=Speed(), default="1", show_default=True, help="Factor of the recorded speed, or max."
+)
 @click.option("--user", help="USER:PASSWORD, or a token, to connect with.")
 @click.option(
     "--creds", type=FilePath(), help="A .creds file to connect with; env:NAME for a variable with its text."
@@ -66,9 +70,9 @@ _SHOWN = 20  # missing messages that are printed
     type=Seconds(),
     default="5",
     show_default=True,
-    help="The longest wait for a message that a frame answers, after all its causes were sent.",
+    help="Timeout for a message that a frame depends on, after all its causes were sent.",
 )
-@click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and doubts.")
+@click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and warnings.")
 @report_options
 @ignore_options()
 @tls_options(listen=False)

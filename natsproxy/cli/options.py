@@ -1,10 +1,10 @@
-"""Rows of tables of options as flags of a command: their type, and the flags of TLS."""
+"""Settings as flags of a command."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,18 +13,19 @@ from natsproxy.config.settings import TLS_OPTIONS
 from natsproxy.errors import ConfigError
 from natsproxy.option import Option
 
+_Command = TypeVar("_Command", bound=Callable[..., None])
 _OF_LISTENERS = ("tls_cert", "tls_key", "tls_ca")
 
 
 class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2, not before
-    """A parameter type that reads values with the function of a table row."""
+    """The type of a setting's values as a parameter type of click."""
 
     def __init__(self, option: Option) -> None:
         self.name = option.metavar
         self._read = option.read
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the typed value; fail with the sentence of the row's function."""
+        """Return the typed value; fail with the sentence of its reader."""
         try:
             return self._read(value)
         except (ValueError, ConfigError) as error:
@@ -44,24 +45,41 @@ class OptionType(click.ParamType):  # type: ignore[type-arg]  # generic since cl
         return [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
 
+def setting_flag(
+    option: Option, name: str = "", *, read: bool = True, negatable: bool = False, **attributes: Any
+) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds a setting to a command, which gets it by `Option.key`.
+
+    name: of the flag, where it is not the setting's.  read: the command gets typed values, else texts.
+    negatable: an on/off setting has `--no-NAME` too.  attributes: others of `click.option`.
+    """
+    flag = f"--{name or option.name}"
+    if option.flag and negatable:
+        flag += f"/--no-{option.name}"
+    elif option.flag:
+        attributes["is_flag"] = True
+    else:
+        attributes |= {"metavar": option.metavar, "multiple": option.many}
+        attributes |= {"type": OptionType(option)} if read else {}
+    text = attributes.pop("help", option.help) + ("  (repeatable)" if option.many else "")
+    return click.option(flag, *attributes.pop("short", ()), option.key, help=text, **attributes)
+
+
 def tls_options(*, listen: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options of TLS to a command; it gets them as `tls`, by key.
 
     listen: also those of a listener.
     """
     own = _OF_LISTENERS if listen else ()
-    rows = [row for row in TLS_OPTIONS.values() if row.key.startswith("upstream_") or row.key in own]
+    options = [one for one in TLS_OPTIONS.values() if one.key.startswith("upstream_") or one.key in own]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def with_tls(*args: Any, **values: Any) -> None:
-            command(*args, tls={row.key: values.pop(row.key) for row in rows}, **values)
+            command(*args, tls={option.key: values.pop(option.key) for option in options}, **values)
 
-        for row in reversed(rows):  # `--help` lists options in reverse order of decoration
-            kind: dict[str, Any] = {"is_flag": True}
-            if not row.flag:
-                kind = {"metavar": row.metavar, "type": OptionType(row)}
-            with_tls = click.option(f"--{row.name}", help=row.help, **kind)(with_tls)
+        for option in reversed(options):  # `--help` lists options in reverse order of decoration
+            with_tls = setting_flag(option)(with_tls)
         return with_tls
 
     return decorate
