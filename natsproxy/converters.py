@@ -18,7 +18,7 @@ T = TypeVar("T")
 def text(value: Any) -> str:
     """Read a string."""
     if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {value!r}")
+        raise ValueError(f"must be a string, not {value!r}")
     return value
 
 
@@ -82,7 +82,7 @@ def path(value: Any) -> Path:
     try:
         return Path(value).expanduser()
     except RuntimeError:
-        raise ValueError("begins with ~ and the name of no user") from None
+        raise ValueError("begins with ~ and an unknown user") from None
 
 
 def above_zero(convert: Callable[[Any], T]) -> Callable[[Any], T]:

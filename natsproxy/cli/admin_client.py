@@ -115,7 +115,7 @@ class AdminClient:
                 while piece := answer.read(1 << 20):
                     size += file.write(piece)
         if size != expected >= 0:
-            raise AdminError(f"{target}: {size} of {expected} bytes came")
+            raise AdminError(f"{target}: received {size} of {expected} bytes")
         return size
 
     def _answer(

@@ -46,7 +46,7 @@ def cert(folder: Path, names: tuple[str, ...], client: str) -> None:
         server = ca.issue_cert(*(names or _NAMES), common_name=(names or _NAMES)[0])
         user = ca.issue_cert(f"{client}@localhost", common_name=client)
     except ValueError as error:
-        raise ConfigError(f"a name cannot stand in a certificate: {error}") from None
+        raise ConfigError(f"a name is not valid in a certificate: {error}") from None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / "ca.pem", [ca.cert_pem.bytes()], secret=False)

@@ -35,7 +35,7 @@ def config(context: click.Context, as_json: bool, as_toml: bool, options: tuple[
     natsproxy config --upstream nats://127.0.0.1:4223 --toml > natsproxy.toml
     """
     if as_json and as_toml:
-        raise click.UsageError("--json and --toml exclude each other")
+        raise click.UsageError("--json and --toml are mutually exclusive")
     for text in unknown_variables(os.environ):
         click.echo(f"Warning: {text}", err=True)
     rows, file = _settings(context.command_path, list(options), as_json)

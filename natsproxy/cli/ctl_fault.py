@@ -1,6 +1,7 @@
-"""`natsproxy ctl fault`: a rule of any kind, for a time.
+"""`natsproxy ctl fault KIND`: a rule of any kind, for a time.
 
-Each kind is a command, whose options are the settings that the parser of rules reads.
+The options are those settings of the kind that the parser of rules reads; only the command of the named kind
+is made.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from natsproxy.rules.model.rule import Kind, Setting
 _IDENTITY: Final = {setting.name for setting in IDENTITY}
 
 
-class _Faults(click.Group):
-    """The kinds of rules as commands."""
+class _KindGroup(click.Group):
+    """A group whose commands are the kinds of rules."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(KINDS)
@@ -32,13 +33,17 @@ class _Faults(click.Group):
         kind = KINDS.get(cmd_name) or KINDS.get(cmd_name.replace("-", "_"))
         return None if kind is None else _command(kind)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Kinds"):
+            formatter.write_dl([(name, KINDS[name].text) for name in sorted(KINDS)])
 
-@click.group(cls=_Faults)
+
+@click.group(cls=_KindGroup, subcommand_metavar="KIND [OPTIONS]")
 def fault() -> None:
     """Add a fault to a running proxy, for a time.
 
-    Each kind of rule is a command with its settings as options; natsproxy rules list explains them.  Without
-    --for a fault lasts until natsproxy ctl rules remove NAME.
+    natsproxy ctl fault KIND --help shows the options of a kind, natsproxy rules list KIND explains it.
+    Without --for a fault lasts until natsproxy ctl rules remove NAME.
 
     \b
     natsproxy ctl fault latency --subject 'orders.>' --delay 200ms --for 30s

@@ -43,7 +43,7 @@ def healthcheck(live: bool, ready_file: Path | None, live_file: Path | None) -> 
     except FileNotFoundError:
         raise FoundWrong(f"not {name}: there is no {path}") from None
     if not S_ISREG(found.st_mode):
-        raise FoundWrong(f"not {name}: {path} is no file")
+        raise FoundWrong(f"not {name}: {path} is not a regular file")
     age = time.time() - found.st_mtime
     if age < -_OLD:
         raise FoundWrong(

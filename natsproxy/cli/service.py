@@ -70,7 +70,9 @@ class Service:
         of_tls = proxy.settings.certificate_files()
         of_identity = proxy.settings.login.files()
         if watched and not (of_rules or of_tls or of_identity):
-            raise ConfigError("watch-files is for rules, certificates and credentials: there is no such file")
+            raise ConfigError(
+                "watch-files has nothing to watch: there is no file of rules, certificates or credentials"
+            )
         self._watched = watched
         self._rules_watch, self._tls_watch = FileWatch(*of_rules), FileWatch(*of_tls)
         self._identity_watch = FileWatch(*of_identity)

@@ -59,11 +59,11 @@ def with_token(given: AdminSettings) -> AdminSettings:
     if given.admin is None:
         for name in ("admin_token_file", "admin_tls_cert", "admin_tls_key", "admin_host", "admin_captures"):
             if getattr(given, name) and not (name == "admin_host" and given.toxiproxy):
-                raise ConfigError(f"{name.replace('_', '-')} is for the admin API: it needs admin")
+                raise ConfigError(f"{name.replace('_', '-')} has no effect without admin")
         return given
     token = admin_token(given.admin_token_file, "admin_token_file")
     if not given.admin.local and not (token and given.admin_tls_cert):
-        raise ConfigError("admin beyond loopback needs admin-token-file and admin-tls-cert")
+        raise ConfigError("admin on an address other than loopback needs admin-token-file and admin-tls-cert")
     listener = HttpListener(given.admin.address, given.admin_tls_cert, given.admin_tls_key)
     return replace(given, admin=listener, token=token)
 
@@ -84,5 +84,5 @@ def admin_token(file: str | None, title: str) -> str:
 def _token(text: str) -> str:
     token = text.strip()
     if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("must hold one word of at least 16 letters, digits and signs")
+        raise ValueError("must hold one word of at least 16 printable ASCII characters")
     return token

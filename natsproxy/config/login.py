@@ -77,7 +77,7 @@ def _identity(login: LoginSettings) -> Identity | None:
     if clients == "users" and table is None:
         raise ConfigError('client_auth = "users" needs client_users')
     if clients == "none" and table is not None:
-        raise ConfigError('client_auth = "none" has no use for client_users')
+        raise ConfigError('client_users has no effect with client_auth = "none"')
     by_certificate = clients == "certificate" and table is not None
     users = frozenset(client_users(table, passwords=False)) if by_certificate else None
     return Identity(credentials, clients, key, users)

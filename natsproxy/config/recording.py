@@ -73,7 +73,7 @@ def _all_limits(limits: Iterable[Keep]) -> Keep:
     for limit in limits:
         for member, value in asdict(limit).items():
             if value and given.setdefault(member, value) != value:
-                raise ConfigError(f"record-keep {limit}: there is another {member} limit, give one of each")
+                raise ConfigError(f"record-keep {limit}: the {member} limit is given twice")
     return Keep(**given)
 
 

@@ -71,7 +71,7 @@ def _text(source: str, title: str) -> str:
     except UnicodeDecodeError:
         raise ConfigError(f"{title} {source} is not text") from None
     except (ValueError, RuntimeError):  # bytes that no name has, or the home of no user
-        reason = "it is no name of a file"
+        reason = "it is not a valid file name"
     raise ConfigError(f"cannot read the file that {title} names: {reason}")
 
 

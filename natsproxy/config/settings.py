@@ -178,7 +178,9 @@ def proxy_settings(values: Mapping[str, Any]) -> ProxySettings:
     given = settings_from(ProxySettings, values)
     _check_addresses(given)
     if values["record_keep"] and given.record is None:
-        raise ConfigError("record-keep is for a recording: name its folder or file with record")
+        raise ConfigError(
+            "record-keep has no effect without record: give the folder or file of the recording"
+        )
     check_tls(given.tls, given.upstream_tls, given.listen, given.upstream)
     record = given.record.rotated_in_time() if given.record is not None else None
     identity, users = read_login(given.login)
@@ -191,7 +193,9 @@ def _check_addresses(given: ProxySettings) -> None:
     everywhere = [listener for listener in given.listen if listener.address.host in WILDCARDS]
     for first, second in combinations(everywhere, 2):
         if first.address.port == second.address.port != 0:
-            raise ConfigError(f"listen {first} and {second} are one: each takes IPv4 and IPv6, name one")
+            raise ConfigError(
+                f"listen {first} and {second} are the same address: each takes IPv4 and IPv6, leave out one"
+            )
     for number, server in enumerate(given.upstream):
         for listen in (listener.address for listener in given.listen):
             # Port 0 is chosen by the system, which takes none that is in use.
@@ -218,7 +222,7 @@ def _check_lent_login(given: ProxySettings, identity: Identity) -> None:
     ):
         raise ConfigError('client_auth = "certificate" needs tls_ca, and tls:// or wss:// on all listeners')
     if given.session.unparsed == "pass":
-        raise ConfigError('unparsed = "pass" is a way around upstream_credentials: make it "close"')
+        raise ConfigError('unparsed = "pass" bypasses upstream_credentials: set it to "close"')
 
 
 def legs(

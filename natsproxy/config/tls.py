@@ -95,11 +95,13 @@ def check_tls(
     if listens and tls.cert is None:
         raise ConfigError("tls-cert is missing: a tls:// listener needs a certificate")
     if not listens and any(file is not None for file in (tls.cert, tls.key, tls.ca)):
-        raise ConfigError("tls-cert, tls-key and tls-ca are for tls:// listeners, and there is none")
+        raise ConfigError("tls-cert, tls-key and tls-ca need a tls:// listener, and there is none")
     if tls.allow_non_tls and not any(listener.scheme == "tls" for listener in listen):
-        raise ConfigError("allow-non-tls is for tls:// listeners, and there is none")
+        raise ConfigError("allow-non-tls needs a tls:// listener, and there is none")
     if tls.allow_non_tls and tls.handshake_first == HandshakeFirst():
-        raise ConfigError("allow-non-tls needs INFO first: make tls-handshake-first off, auto or a duration")
+        raise ConfigError(
+            "allow-non-tls needs INFO first: set tls-handshake-first to off, auto or a duration"
+        )
     if upstream_tls.key is not None and upstream_tls.cert is None:
         raise ConfigError("upstream-tls-key is given without upstream-tls-cert")
     if upstream_tls.handshake_first and not all(server.tls for server in upstream):

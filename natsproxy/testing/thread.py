@@ -117,7 +117,7 @@ class TrioThread:
         Raises the error of the function, or NatsproxyError when it takes too long.
         """
         if self._thread.ident is not None:
-            raise NatsproxyError(f"{self._title} was started before: each runs once, make another one")
+            raise NatsproxyError(f"{self._title} cannot be started twice: make a new one")
         self._thread.start()
         try:
             self._started.result(START)

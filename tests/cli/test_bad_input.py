@@ -140,7 +140,7 @@ def test_a_proxy_needs_a_server_that_is_not_itself() -> None:
         (["run", "--upstream", "mqtt://x"], "mqtt:// is not supported"),
         (
             ["run", "-l", "0.0.0.0:14222", "-l", "ws://[::]:14222", "-u", "nats://x"],
-            "listen nats://0.0.0.0:14222 and ws://[::]:14222 are one",
+            "listen nats://0.0.0.0:14222 and ws://[::]:14222 are the same address",
         ),
         (
             ["run", "--listen", "127.0.0.1:14222", "--upstream", "nats://127.0.0.1:14222"],

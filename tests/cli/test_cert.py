@@ -64,5 +64,5 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 def test_a_name_that_is_none(tmp_path: Path) -> None:
     code, output = made(str(tmp_path), "--name", "no good name")
-    assert (code, "cannot stand in a certificate" in output) == (2, True)
+    assert (code, "is not valid in a certificate" in output) == (2, True)
     assert list(tmp_path.iterdir()) == []

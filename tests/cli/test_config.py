@@ -48,7 +48,7 @@ def test_each_layer_wins_over_those_below(tmp_path: Path) -> None:
             'upstream = "nats://x:1"\nlisen = "a:1"\n',
             ":2: there is no setting 'lisen'; did you mean 'listen'?",
         ),
-        ("upstream = [1]\n", ":1: upstream must be a text, not 1"),
+        ("upstream = [1]\n", ":1: upstream must be a string, not 1"),
         ("seed = [1]\n", ":1: seed takes one value"),
         ('upstream = "nats://u:secret@x:1"\n', "clients bring their own"),
         ("upstream-hold = -1\n", ":1: upstream-hold must be a duration"),
@@ -200,10 +200,11 @@ def test_limits_of_a_recording_are_told_apart_by_their_units() -> None:
     record = proxy_settings(values).record
     assert record is not None
     assert (record.rotate_size, record.rotate_interval) == (5, 0)
-    with pytest.raises(ConfigError, match="record-keep 2d: there is another age limit, give one of each"):
+    with pytest.raises(ConfigError, match="record-keep 2d: the age limit is given twice"):
         proxy_settings(values | {"record_keep": [read_keep("1d"), read_keep("12"), read_keep("2d")]})
     with pytest.raises(
-        ConfigError, match="record-keep is for a recording: name its folder or file with record"
+        ConfigError,
+        match="record-keep has no effect without record: give the folder or file of the recording",
     ):
         proxy_settings(values | {"record": None})
 
@@ -279,7 +280,7 @@ def test_toml_of_the_defaults_names_the_missing_upstream(tmp_path: Path) -> None
     assert path.read_text().count("needed by natsproxy run") == 1
     assert CliRunner().invoke(main, ["config", "--config", str(path)]).exit_code == 0
     both = CliRunner().invoke(main, ["config", "--toml", "--json"])
-    assert (both.exit_code, "exclude each other" in both.output) == (2, True)
+    assert (both.exit_code, "are mutually exclusive" in both.output) == (2, True)
 
 
 def test_several_servers_come_from_each_layer(tmp_path: Path) -> None:

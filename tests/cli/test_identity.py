@@ -79,14 +79,14 @@ def test_credentials_and_users_make_one(files: Path, monkeypatch: pytest.MonkeyP
         ({"upstream_credentials": "own", "client_auth": "users"}, 'client_auth = "users" needs client_users'),
         (
             {"upstream_credentials": "own", "client_auth": "none", "client_users": "users"},
-            'client_auth = "none" has no use for client_users',
+            'client_users has no effect with client_auth = "none"',
         ),
         ({"upstream_credentials": "own", "client_auth": "certificate"}, "needs tls_ca, and tls:// or wss://"),
         ({"client_users": "users"}, "client_users needs upstream_credentials"),
         ({"client_auth": "none"}, "client_auth needs upstream_credentials"),
         (
             {"upstream_credentials": "own", "client_auth": "none", "unparsed": "pass"},
-            'unparsed = "pass" is a way around upstream_credentials',
+            'unparsed = "pass" bypasses upstream_credentials',
         ),
         (
             {"upstream_credentials": "nowhere"},
@@ -138,7 +138,7 @@ def test_mistakes_in_a_table_of_users(tmp_path: Path, text: str, sentence: str) 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"listen": "127.0.0.1:0"}, "allow-non-tls is for tls:// listeners, and there is none"),
+        ({"listen": "127.0.0.1:0"}, "allow-non-tls needs a tls:// listener, and there is none"),
         ({"listen": "wss://127.0.0.1:0", "tls_cert": "x"}, "allow-non-tls is for tls:// listeners"),
         (
             {"listen": "tls://127.0.0.1:0", "tls_cert": "x", "tls_handshake_first": "on"},

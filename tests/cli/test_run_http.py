@@ -117,8 +117,11 @@ def ask(url: str) -> object:
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--admin", "0.0.0.0:0"], "admin beyond loopback needs admin-token-file and admin-tls-cert"),
-        (["--admin-host", "proxy.local"], "admin-host is for the admin API: it needs admin"),
+        (
+            ["--admin", "0.0.0.0:0"],
+            "admin on an address other than loopback needs admin-token-file and admin-tls-cert",
+        ),
+        (["--admin-host", "proxy.local"], "admin-host has no effect without admin"),
         (
             ["--admin", ":0", "--admin-token-file", "env:NO_SUCH"],
             "the variable that admin_token_file names is not set",

@@ -57,7 +57,7 @@ def failing(error: BaseException, *, late: bool) -> TrioThread:
 
 def test_it_runs_once_and_stops_as_often_as_asked(running: TrioThread) -> None:
     assert running.running
-    with pytest.raises(NatsproxyError, match="it was started before: each runs once"):
+    with pytest.raises(NatsproxyError, match="it cannot be started twice"):
         running.start()
     running.stop()
     running.stop()
