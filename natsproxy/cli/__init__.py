@@ -1,9 +1,9 @@
 """The command line: arguments in, calls to the packages below, text and an exit code out.
 
 Each command has one file; `COMMANDS` names it, and it is imported when the command runs.  No other package
-imports click.  `params`, `filters`, `paths` and `table` hold the shared options and output, `exits` turns
-errors and signals into exit codes, `foreground` runs trio code until a signal stops it, `service` and
-`supervision` are the process of `run`.
+imports click.  `options` makes flags of settings; `params`, `filters`, `paths` and `table` hold the other
+shared options and output, `exits` turns errors and signals into exit codes, `foreground` runs trio code until
+a signal stops it, `service` and `supervision` are the process of `run`.
 
 Read `exits` first (the promises that hold for every command), then `run`.
 """
