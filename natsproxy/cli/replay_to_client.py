@@ -160,8 +160,8 @@ async def _serve(server: CassetteServer, entrance: _Entrance, idle: float | None
                 await trio.sleep_forever()
 
             def progress(seconds: float) -> str:
-                conversation = server.machine.conversation
-                return f"{seconds:.0f} s  {server.connected} connected  {conversation.played:,} frames played"
+                played = server.machine.progress.played
+                return f"{seconds:.0f} s  {server.connected} connected  {played:,} frames played"
 
             try:
                 await with_progress(partial(server.finished, idle), progress, quiet)
@@ -175,7 +175,7 @@ async def _serve(server: CassetteServer, entrance: _Entrance, idle: float | None
 def _facts(server: CassetteServer) -> dict[str, Any]:
     return {
         "clients": server.accepted,
-        "frames": server.machine.conversation.played,
+        "frames": server.machine.progress.played,
         "mismatches": len(server.mismatches),
         "unused": len(server.unused()),
     }

@@ -17,9 +17,10 @@ from natsproxy.cli import main
 from natsproxy.errors import CaptureError, NatsproxyError
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.dry_run import examine
-from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
+from natsproxy.replay.conversation.recording import Recording
 from natsproxy.replay.conversation.steps import events
 from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.server_playback.progress import Progress
 from tests.replay.scripted import hello, write
 
 GOLDEN = (Path(__file__).parents[2] / "recordings" / "requests-v1.ncap").read_bytes()
@@ -33,7 +34,7 @@ def consume(found: Iterable[object]) -> None:
 READERS: list[Callable[[Path], object]] = [
     lambda path: consume(events(path)),
     lambda path: consume(batches(path)),
-    lambda path: RecordedConversation(events(path)).fill(),
+    lambda path: Progress(Recording(events(path))).fill(),
     lambda path: compare(path, path),
     examine,
 ]

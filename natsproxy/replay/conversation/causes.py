@@ -50,14 +50,14 @@ class Timing(Enum):
 class Cause(NamedTuple):
     """The causes of a server frame.
 
-    after: seqs of client frames.  stream: the frame belongs to a consumer's delivery, whose order counts
+    after: seqs of client frames.  delivery: the frame belongs to a consumer's delivery, whose order counts
     across subjects (messages, and the statuses between them).  pulled: the consumer that a pull request asked
     for it.
     """
 
     after: tuple[int, ...]
     timing: Timing = Timing.ANSWER
-    stream: bool = False
+    delivery: bool = False
     pulled: Consumer | None = None
 
 
@@ -99,13 +99,13 @@ class Causes:
         if ack is not None and frame.body.startswith(b"-NAK"):
             # A nak with a delay (`-NAK {"delay": ...}`) makes the redelivery a matter of time.
             self._naks[ack.stream, ack.consumer, ack.stream_seq] = (seq, len(frame.body.strip()) > 4)
-        standing = delivery_request(frame)
-        if standing is None:
+        request = delivery_request(frame)
+        if request is None:
             return
-        if standing.batch is None:
-            self._deliver[standing.deliver] = seq
+        if request.batch is None:
+            self._deliver[request.deliver] = seq
         else:
-            self._consumers[step.conn, standing.consumer] = seq
+            self._consumers[step.conn, request.consumer] = seq
             self._pulls[frame.reply] = None
 
     # -- server frames

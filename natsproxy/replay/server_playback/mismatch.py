@@ -13,12 +13,13 @@ from typing import Any, Final, NamedTuple
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.printable import printable
 from natsproxy.replay.conversation.difference import ABSENT, Difference, DifferenceText
-from natsproxy.replay.conversation.exchanges import RecordedConnection, RecordedExchange, key_of
+from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
 from natsproxy.replay.conversation.generated_values import are_alike
 from natsproxy.replay.conversation.identifier_map import LearnedPairs
 from natsproxy.replay.conversation.matching import Matcher, pattern
-from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.progress import ConnectionProgress, Progress
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -140,19 +141,6 @@ class Mismatch:
         return "\n".join(map(printable, lines))
 
 
-class Suggestions(NamedTuple):
-    """The nearest frames.
-
-    compared, used: how many of the same kind and subject there were and were used.  acked: a stream answered
-    the nearest of them.
-    """
-
-    candidates: tuple[Candidate, ...]
-    compared: int
-    used: int
-    acked: bool
-
-
 def preview(frame: Frame, limit: int = 60) -> str:
     """Return a client frame as one short line: op, subject, queue or reply, headers and body cut short."""
     words = [frame.op.label, frame.subject.decode(errors="replace")]
@@ -169,42 +157,67 @@ def preview(frame: Frame, limit: int = 60) -> str:
     return " ".join(words)
 
 
-def suggest(
-    frame: Frame, recorded: RecordedConnection | None, conversation: RecordedConversation, matcher: Matcher
-) -> Suggestions:
+def mismatch_of(client: Client, frame: Frame, progress: Progress, matcher: Matcher) -> Mismatch:
+    """Return the mismatch of a frame of a client, as a recording would show it."""
+    found = nearest(frame, client.playing, progress, matcher)
+    head = f"{frame.op.label} {frame.subject.decode(errors='replace')}"
+    return Mismatch(client.id, client.connect.name, head, preview(frame), *found)
+
+
+class Nearest(NamedTuple):
+    """The nearest recorded frames.
+
+    compared, used: how many of the same kind and subject there were and were used.  acked: a stream answered
+    the nearest of them.
+    """
+
+    candidates: tuple[Candidate, ...]
+    compared: int
+    used: int
+    acked: bool
+
+
+class _Ranked(NamedTuple):
+    """A recorded frame, by its distance from a live one."""
+
+    distance: tuple[int, int, int, int, int]
+    exchange: RecordedExchange
+    used: bool
+    difference: Difference | None
+
+
+def nearest(
+    frame: Frame, playing: ConnectionProgress | None, progress: Progress, matcher: Matcher
+) -> Nearest:
     """Return up to three recorded frames of the same op that are nearest to `frame`, the nearest first."""
-    ranked: list[tuple[tuple[int, int, int, int, int], int, RecordedExchange, Difference | None]] = []
+    own = None if playing is None else playing.conn
+    ranked: list[_Ranked] = []
     key = key_of(frame)
-    compared = used = 0
-    size = 0
-    for exchange in _candidates(frame, conversation):
+    compared = used = size = 0
+    for exchange, is_used in _candidates(frame, progress):
         size += exchange.frame.wire_size
         if size > _BYTES:
             break
-        difference = _difference(matcher, exchange, frame)
+        difference = _difference(matcher, exchange, frame, used=is_used)
+        compared += exchange.key == key
+        used += exchange.key == key and is_used
         field = "" if difference is None else difference.field
         common = _common(exchange.frame.subject, frame.subject)
-        same_kind = exchange.key == key
-        compared += same_kind
-        used += same_kind and exchange.matched is not None
         if field == "subject" and not common:
             continue
-        elsewhere = recorded is None or exchange.conn != recorded.conn
         # A frame of another object, whose identifier is known already, is further away.
         conflict = difference is not None and bool(difference.note)
-        rank = (_ORDER[field], -common, conflict + 0, elsewhere + 0, (exchange.matched is not None) + 0)
-        ranked.append((rank, exchange.seq, exchange, difference))
-    ranked.sort(key=lambda entry: entry[:2])
-    if ranked and ranked[0][0][0] < _ORDER["subject"]:  # those of other subjects are far from it
-        ranked = [entry for entry in ranked if entry[0][0] < _ORDER["subject"]]
-    own = None if recorded is None else recorded.conn
-    nearest = [_shown(exchange, frame, found, own) for _, _, exchange, found in ranked[:_SHOWN]]
-    if nearest and nearest[0].difference is not None and nearest[0].difference.field != "subject":
-        nearest[0] = replace(
-            nearest[0], changed=_changed(matcher.counted(ranked[0][2].frame), matcher.counted(frame))
-        )
-    acked = bool(ranked) and ranked[0][2].key == key and ranked[0][2].acked
-    return Suggestions(tuple(nearest), compared, used, acked)
+        distance = (_ORDER[field], -common, int(conflict), int(exchange.conn != own), int(is_used))
+        ranked.append(_Ranked(distance, exchange, is_used, difference))
+    ranked.sort(key=lambda one: (one.distance, one.exchange.seq))
+    if ranked and ranked[0].distance[0] < _ORDER["subject"]:  # those of other subjects are far from it
+        ranked = [one for one in ranked if one.distance[0] < _ORDER["subject"]]
+    shown = [_shown(one, frame, own) for one in ranked[:_SHOWN]]
+    if shown and shown[0].difference is not None and shown[0].difference.field != "subject":
+        changed = _changed(matcher.counted(ranked[0].exchange.frame), matcher.counted(frame))
+        shown[0] = replace(shown[0], changed=changed)
+    acked = bool(ranked) and ranked[0].exchange.key == key and ranked[0].exchange.acked
+    return Nearest(tuple(shown), compared, used, acked)
 
 
 def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
@@ -215,31 +228,32 @@ def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
     return tuple(lines) if sum(line[0] in "-+" for line in lines) > 2 else ()
 
 
-def _difference(matcher: Matcher, exchange: RecordedExchange, frame: Frame) -> Difference | None:
+def _difference(
+    matcher: Matcher, exchange: RecordedExchange, frame: Frame, *, used: bool
+) -> Difference | None:
     recorded = exchange.frame
-    if exchange.matched is not None and recorded.reply and frame.reply:
+    if used and recorded.reply and frame.reply:
         # Its reply subject is another request's now: that is not what makes the two differ.
         recorded, frame = recorded._replace(reply=b""), frame._replace(reply=b"")
     return matcher.differs(recorded, frame, LearnedPairs())
 
 
-def _shown(
-    exchange: RecordedExchange, frame: Frame, difference: Difference | None, own: ConnectionId | None
-) -> Candidate:
-    used = exchange.matched is not None
-    accepted = advice_for(exchange.frame, frame, difference, used=used)
+def _shown(one: _Ranked, frame: Frame, own: ConnectionId | None) -> Candidate:
+    exchange, difference = one.exchange, one.difference
+    accepted = advice_for(exchange.frame, frame, difference, used=one.used)
     text = None if difference is None else difference.text
-    early = difference is None and not used and exchange.conn == own
-    return Candidate(preview(exchange.frame), text, used, exchange.conn, accepted, early=early)
+    early = difference is None and not one.used and exchange.conn == own
+    return Candidate(preview(exchange.frame), text, one.used, exchange.conn, accepted, early=early)
 
 
-def _candidates(frame: Frame, conversation: RecordedConversation) -> list[RecordedExchange]:
+def _candidates(frame: Frame, progress: Progress) -> list[tuple[RecordedExchange, bool]]:
+    """Return recorded frames of the same op, and whether they were used."""
     kind, _ = key_of(frame)
-    found = [one for one in conversation.used if one.key[0] == kind]
-    for recorded in conversation.connections.values():
-        for (other, _), queue in recorded.exchanges.items():
+    found = [(one, True) for one in progress.recent if one.key[0] == kind]
+    for connection in progress.connections.values():
+        for (other, _), queue in connection.unused.by_key.items():
             if other == kind:
-                found.extend(queue)
+                found.extend((one, False) for one in queue)
             if len(found) > _LOOKED_AT:
                 return found
     return found

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.errors import CaptureError
-from natsproxy.replay.conversation.exchanges import RecordedConnection
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, recorded_text
-from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
-from natsproxy.replay.server_playback.binding import Client
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.progress import ConnectionProgress, Progress
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -41,27 +41,25 @@ class Addition(NamedTuple):
 class NewEpisodes:
     """Collects the additions of one playback; they are kept in memory, up to `limit` bytes."""
 
-    def __init__(
-        self, conversation: RecordedConversation, identifiers: IdentifierMap, *, limit: int = LIMIT
-    ) -> None:
+    def __init__(self, progress: Progress, identifiers: IdentifierMap, *, limit: int = LIMIT) -> None:
         self.additions: list[Addition] = []
-        self._conversation = conversation
+        self._progress = progress
         self._identifiers = identifiers
         self._limit = limit
         self._size = 0
         self._new: set[int] = set()
         self._sids: set[tuple[int, bytes]] = set()
+        self._top_sids: dict[ConnectionId, int] = {}
 
     def sent(self, client: Client, frame: Frame, now: int) -> None:
         """Add a client frame that was passed to the real server."""
         self._begin(client, now)
-        recorded = client.recorded
         if frame.op == Op.SUB:
-            sid = frame.sid if recorded is None else self._free_sid(recorded)
+            sid = frame.sid if client.playing is None else self._free_sid(client.playing)
             client.sids[frame.sid] = sid
             self._sids.add((client.id, frame.sid))
             data = encode.sub(self._map(frame.subject), sid, frame.queue)
-        elif recorded is None:
+        elif client.playing is None:
             data = frame.raw
         else:
             data = encode.pub(
@@ -95,17 +93,18 @@ class NewEpisodes:
             self._add(client, C2S, b"", now)
 
     def _begin(self, client: Client, now: int) -> None:
-        if client.recorded is not None:
-            self._conversation.reach(client.recorded.first_seq, now)
+        if client.playing is not None:
+            self._progress.reach(client.playing.recorded.first_seq, now)
         elif client.id not in self._new:
             self._new.add(client.id)
-            self._add(client, S2C, encode.info(self._conversation.info or b"{}"), now)
+            self._add(client, S2C, encode.info(self._progress.recording.info or b"{}"), now)
             if client.connect_frame is not None:
                 self._add(client, C2S, client.connect_frame.raw, now)
 
-    def _free_sid(self, recorded: RecordedConnection) -> bytes:
-        recorded.top_sid += 1 if self._conversation.whole else _FAR
-        return b"%d" % recorded.top_sid
+    def _free_sid(self, connection: ConnectionProgress) -> bytes:
+        top = max(connection.recorded.top_sid, self._top_sids.get(connection.conn, 0))
+        self._top_sids[connection.conn] = top = top + (1 if self._progress.recording.whole else _FAR)
+        return b"%d" % top
 
     def _map(self, text: bytes) -> bytes:
         return recorded_text(self._identifiers, text)
@@ -116,8 +115,8 @@ class NewEpisodes:
             raise CaptureError(
                 f"more than {self._limit >> 20} MiB are new to this cassette: record it anew (mode all)"
             )
-        after, since = self._conversation.reached
+        after, since = self._progress.reached
         if not since:
-            self._conversation.reached, since = (after, now), now
-        conn = client.recorded.conn.number if client.recorded is not None else -client.id
+            self._progress.reached, since = (after, now), now
+        conn = client.playing.conn.number if client.playing is not None else -client.id
         self.additions.append(Addition(conn, direction, data, after, max(0, now - since)))

@@ -1,46 +1,50 @@
 """The state machine that plays a capture's server: events in, actions out, no I/O and no clock.
 
-1. A live client gets INFO at once.  `binding.py` chooses the recorded connection that it plays.
+1. A live client gets INFO at once.  `pairing.py` chooses the recorded connection that it plays.
 2. Each client frame is matched to the earliest unused exchange of that connection that agrees
    (`conversation/matching.py`); identifiers are learned on the way.
-3. The effects of an exchange are sent when all their causes have happened (`delivery.py`).
+3. What it matched goes to the effect sources one after the other; each returns the actions that follow:
+   `delivery_requests.py`, `recorded_effects.py`, `repeated_polls.py`, and for unrecorded input the last one.
 4. PING is answered live, by the real server once it has frames of the client.  Verbose clients get `+OK`.
-   UNSUB and answers to flow control never mismatch; polls may come more or less often (`repeats.py`), and
-   a subscription to an inbox belongs to the request that names it.
-5. Unrecorded input: `error` sends an error that clients survive (`mismatch_replies.py`) and keeps the
-   mismatch; `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the
-   server can answer (`forwarding.py`); `record` does that and collects both for the cassette
-   (`new_episodes.py`).
+   UNSUB and answers to flow control never mismatch, and a subscription to an inbox belongs to the request
+   that names it.
+5. Unrecorded input: `error` sends an error that clients survive and keeps the mismatch (`refusals.py`);
+   `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the server can
+   answer (`live_server.py`); `record` does that and collects both for the cassette (`new_episodes.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import parse_connect
-from natsproxy.replay.conversation.exchanges import END, RecordedConnection, RecordedExchange, standalone
+from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
 from natsproxy.replay.conversation.frame_kind import FrameKind, is_optional
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
+from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.recorded_conversation import WINDOW, RecordedConversation
+from natsproxy.replay.conversation.recording import Recording
 from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, DisconnectClient, ForwardToServer, SendToClient
-from natsproxy.replay.server_playback.binding import HISTORY, Binder, Client
-from natsproxy.replay.server_playback.delivery import Delivery
-from natsproxy.replay.server_playback.forwarding import Forwarding
-from natsproxy.replay.server_playback.mismatch import Mismatch, preview, suggest
-from natsproxy.replay.server_playback.mismatch_replies import mismatch_replies
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests
+from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
+from natsproxy.replay.server_playback.live_server import LiveServer
+from natsproxy.replay.server_playback.mismatch import Mismatch, preview
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
-from natsproxy.replay.server_playback.repeats import Repeats
+from natsproxy.replay.server_playback.pairing import Match, Pairing
+from natsproxy.replay.server_playback.played import PlayedPoll
+from natsproxy.replay.server_playback.progress import WINDOW, Progress
+from natsproxy.replay.server_playback.recorded_effects import RecordedEffects
+from natsproxy.replay.server_playback.refusals import Refusals
+from natsproxy.replay.server_playback.repeated_polls import RepeatedPolls
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 Unrecorded = Literal["error", "ignore", "pass", "record"]
-_MISMATCHES: Final = 1000
 _DEFAULT_INFO: Final = (
     b'{"server_id":"NATSPROXY","server_name":"natsproxy","version":"2.15.1","proto":1,"host":"127.0.0.1",'
     b'"port":4222,"headers":true,"max_payload":1048576,"jetstream":true}'
@@ -74,32 +78,41 @@ class ServerPlayback:
         timing: Literal["answers", "recorded"] = "answers",
         options: MatchOptions = DEFAULT,
     ) -> None:
-        self.conversation = RecordedConversation(source, window=window, repeat=options.repeat)
+        self.recording = Recording(source, repeat=options.repeat)
+        self.progress = Progress(self.recording, window=window)
         self.identifiers = IdentifierMap()
         self.matcher = Matcher(self.identifiers, options)
-        self.mismatches: list[Mismatch] = []
-        self.new_episodes = (
-            NewEpisodes(self.conversation, self.identifiers) if unrecorded == "record" else None
-        )
-        self._unrecorded = unrecorded
-        self._passes = unrecorded in ("pass", "record")
         self._clients: dict[int, Client] = {}
         self._now = 0
-        self._actions: list[Action] = []
-        self._forwarding = Forwarding(self._clients, self._actions)
-        self._binder = Binder(self.conversation, self.matcher)
-        self._delivery = Delivery(
-            self.conversation, self.identifiers, self._clients, self._actions, recorded=timing == "recorded"
+        self._pairing = Pairing(self.progress, self.matcher, self._clients)
+        self._requests = DeliveryRequests()
+        self._effects = RecordedEffects(
+            self.progress,
+            self.identifiers,
+            self._clients,
+            self._requests,
+            recorded_timing=timing == "recorded",
         )
-        self._repeats = Repeats(self.conversation, self.matcher, self._binder, self._delivery, self._clients)
-        self.conversation.fill()
+        polls = RepeatedPolls(self._pairing, self._requests, self._effects)
+        self._refusals = Refusals(self.progress, self.matcher, self._clients)
+        self._live: LiveServer | None = None
+        self.new_episodes: NewEpisodes | None = None
+        self._sources: list[EffectSource] = [self._requests, self._effects, polls]
+        if unrecorded == "error":
+            self._sources.append(self._refusals)
+        elif unrecorded in ("pass", "record"):
+            if unrecorded == "record":
+                self.new_episodes = NewEpisodes(self.progress, self.identifiers)
+            self._live = LiveServer(self._clients, self.new_episodes)
+            self._sources.append(self._live)
+        self.progress.fill()
 
     # -- events in
 
     def opened(self, client_id: int, address: tuple[str, int]) -> list[Action]:
         """Take a new client in; address: our listening address, for INFO."""
         self._clients[client_id] = Client(client_id)
-        args = self.conversation.info or _DEFAULT_INFO
+        args = self.recording.info or _DEFAULT_INFO
         shown = info.rewrite_info(
             args, remove=_NOT_OURS, set={"host": address[0], "port": address[1], "client_id": client_id}
         )
@@ -108,84 +121,89 @@ class ServerPlayback:
     def received(self, client_id: int, frames: list[Frame], now: int) -> list[Action]:
         """Handle the frames of one read from a client."""
         client = self._clients[client_id]
+        actions: list[Action] = []
         pongs = 0
         for frame in frames:
             if frame.op == Op.PING:
-                # The PONG of a client that is not bound yet waits: its held frames are answered before.
+                # The PONG of a client that plays nothing yet waits: its held frames are answered before.
                 pongs += 1
-                if client.recorded is not None:
-                    self._pong(client)
+                if client.playing is not None:
+                    actions.append(_pong(client))
                     pongs -= 1
             elif frame.op == Op.CONNECT:
                 try:
                     client.connect = parse_connect(frame.args, client.connect)
                 except ValueError:  # nats-server closes without an -ERR too
-                    self._actions.append(DisconnectClient(client_id))
-                    return self._take()
+                    return [*actions, DisconnectClient(client_id), *self._follow_up()]
                 client.connect_frame = standalone(frame)
                 # The server's default is verbose, but before its CONNECT no client expects a +OK.
                 client.verbose = client.connect.verbose
                 if client.verbose:
-                    self._actions.append(SendToClient(client.id, encode.OK))
+                    actions.append(SendToClient(client.id, encode.OK))
             elif frame.op in (Op.PUB, Op.HPUB, Op.SUB, Op.UNSUB):
                 self._now = now
                 if client.verbose:
-                    self._actions.append(SendToClient(client.id, encode.OK))
-                if client.recorded is None:
+                    actions.append(SendToClient(client.id, encode.OK))
+                if client.playing is None:
                     client.held.append(frame)
                 else:
-                    self._play(client, frame, now)
+                    actions += self._on_frame(client, frame, now)
         if client.held:
-            self._bind(client, now)
-        for _ in range(pongs):
-            self._pong(client)
-        return self._take()
+            self._pairing.bind(client)
+            held, client.held = client.held, []
+            for frame in held:
+                actions += self._on_frame(client, frame, now)
+        actions += [_pong(client)] * pongs
+        return [*actions, *self._follow_up()]
 
     def closed(self, client_id: int, now: int) -> list[Action]:
         """Handle the end of a client's connection."""
         client = self._clients.pop(client_id, None)
-        # A client that played no frame gives its recorded connection back.
-        if client is not None and client.recorded is not None and not client.history:
-            client.recorded.client_id = None
         if client is not None:
-            self._delivery.standing.left(client)
-        if client is not None and self.new_episodes is not None:
-            self.new_episodes.ended(client, now)
-        return self._take()
+            # A client that played no frame gives its recorded connection back.
+            if client.playing is not None and not client.history:
+                client.playing.client_id = None
+            for source in self._sources:
+                source.on_leave(client, now)
+        return self._follow_up()
 
     def answered(self, client_id: int, frame: Frame, now: int) -> list[Action]:
         """Pass a message, an error or a PONG of the real server on to a client."""
         client = self._clients.get(client_id)
-        if client is not None:
-            if self.new_episodes is not None and frame.op != Op.PONG:
-                self.new_episodes.answered(client, frame, now)
-            self._actions.append(SendToClient(client_id, frame.raw))
-            self._delivery.heard(client, frame.sid, frame)
-        return self._take()
+        if client is None or self._live is None:
+            return self._follow_up()
+        return [*self._live.answered(client, frame, now), *self._follow_up()]
 
     def tick(self, now: int) -> list[Action]:
-        """SendToClient effects that have become due."""
+        """Send what has become due."""
         self._now = now
-        self._delivery.tick(now)
-        return self._take()
+        # Messages go before the statuses that end their requests.
+        actions = [action for source in reversed(self._sources) for action in source.on_time(now)]
+        return [*actions, *self._follow_up()]
+
+    # -- questions
 
     @property
     def deadline(self) -> int | None:
         """The next time at which `tick` has to be called, in ns; None for never."""
-        return self._delivery.deadline
+        due = (source.next_due() for source in self._sources)
+        return min((time for time in due if time is not None), default=None)
+
+    @property
+    def mismatches(self) -> list[Mismatch]:
+        """The client frames that were never recorded (the first thousand)."""
+        return self._refusals.mismatches
 
     @property
     def done(self) -> bool:
         """True when every recorded client frame came and every recorded server frame was sent."""
-        if not self.conversation.whole:
-            return False
-        return not any(r.unused or r.unsent for r in self.conversation.connections.values())
+        return self.progress.done
 
     def waiting_for(self) -> str:
         """Return a phrase for the frame that the conversation waits for, for an error message."""
         left = self.unused()
         if left:
-            first, name = left[0], self.conversation.connections[left[0].conn].name
+            first, name = left[0], self.recording.connections[left[0].conn].name
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             who = (
                 f"client {name!r} (recorded connection {first.conn})"
@@ -200,152 +218,79 @@ class ServerPlayback:
 
         Polls are not among them where the client has sent one of their kind.
         """
-        asked = self.conversation.past_polls.asked
+        asked, may_repeat = self.progress.polls.asked, self._pairing.may_repeat
         left = [
-            x
-            for r in self.conversation.connections.values()
-            for key, queue in r.exchanges.items()
-            for x in queue
-            if x.kind is not FrameKind.INBOX and not (self._repeats.may_repeat(x.kind) and asked(r.conn, key))
+            one
+            for connection in self.progress.connections.values()
+            for key, queue in connection.unused.by_key.items()
+            for one in queue
+            if one.kind is not FrameKind.INBOX and not (may_repeat(one.kind) and asked(connection.conn, key))
         ]
-        return sorted(left, key=lambda x: x.seq)
+        return sorted(left, key=lambda one: one.seq)
 
-    def _take(self) -> list[Action]:
-        self.conversation.fill()
-        self._delivery.send_newly_ready(self._now)
-        self._delivery.standing.end_no_wait()
-        actions, self._actions[:] = self._actions[:], ()
-        return actions
+    # -- one frame
 
-    def _bind(self, client: Client, now: int) -> None:
-        self._binder.bind(client)
-        held, client.held = client.held, []
-        for frame in held:
-            self._play(client, frame, now)
-
-    # -- matching
-
-    def _play(self, client: Client, frame: Frame, now: int) -> None:
-        if is_optional(frame):
-            self._optional(client, frame, now)
-            return
-        kind = self.conversation.kind_of(frame)
+    def _on_frame(self, client: Client, frame: Frame, now: int) -> list[Action]:
+        """Note what a frame says about subscriptions, and play it."""
+        actions: list[Action] = []
+        optional = is_optional(frame)
+        if self._live is not None and (optional or frame.op == Op.SUB):
+            actions += self._live.accompany(client, frame, now)
         if frame.op == Op.SUB:
-            client.subs[frame.sid] = frame.subject
-            client.limits.pop(frame.sid, None)
-            self._accompany(client, frame)
-        recorded = client.recorded
-        if kind is FrameKind.INBOX and recorded is not None:
-            client.inboxes[frame.sid] = standalone(frame), now
-            self._remember(client, frame)
-            self._know_inboxes(now)
-            return
-        found = self._repeats.find(recorded, frame, kind)
-        poll = recorded if kind is not FrameKind.CHANGE else None
-        if poll and self._repeats.answers(client, poll, found and found[0], frame, kind, now):
-            return
-        if found is None and self._binder.move(client, frame):
-            history, client.history = client.history, []
-            for past in (*history, frame):
-                self._play(client, past, now)
-            return
-        self._remember(client, frame)
-        if found is None or recorded is None:
-            self._mismatch(client, frame, now)
-            return
-        exchange, new = found
-        self.identifiers.learn(new)
-        client.remember(exchange, new)
-        if new.live:
-            self._know_inboxes(now)
-        if frame.reply and exchange.conn != recorded.conn:
-            client.take_answers(exchange, frame)
-        self._matched(client, recorded, exchange, frame, now)
-        if kind is FrameKind.CHANGE and self._delivery.standing.pulls:
-            self._repeats.fulfil(recorded, now)
+            client.subscribe(frame)
+        elif frame.op == Op.UNSUB:
+            client.unsubscribe(frame)
+        return actions if optional else [*actions, *self._play(client, frame, now)]
 
-    def _optional(self, client: Client, frame: Frame, now: int) -> None:
-        self._accompany(client, frame)
-        if frame.op == Op.UNSUB:
-            if self.new_episodes is not None:
-                self.new_episodes.unsubscribed(client, frame, now)
-            if not frame.args.strip():
-                self._delivery.unsubscribed(client, frame.sid)
-            elif frame.args.isdigit() and frame.sid in client.subs:
-                client.limits[frame.sid] = int(frame.args)
-
-    def _remember(self, client: Client, frame: Frame) -> None:
-        if len(client.history) < HISTORY:
-            client.history.append(standalone(frame))
-
-    # -- inboxes
-
-    def _know_inboxes(self, now: int) -> None:
-        """Find the recorded subscriptions of inboxes whose requests have told their names."""
-        for client in self._clients.values():
-            recorded = client.recorded
-            for sid, (frame, _) in list(client.inboxes.items()) if client.inboxes else ():
-                known = self.identifiers.to_recorded(frame.subject)
-                exchange = None if recorded is None else recorded.inbox(known)
-                if recorded is not None and exchange is not None:
-                    del client.inboxes[sid]
-                    client.remember(exchange, LearnedPairs())
-                    self._matched(client, recorded, exchange, frame, now)
-
-    def _resolve_inboxes(self, client: Client, now: int) -> None:
-        """Take a recorded subscription for each inbox that is not known, or add the live one.
-
-        New episodes name inboxes as the recording does, and need their sids.
-        """
-        inboxes, client.inboxes = client.inboxes, {}
-        for frame, then in inboxes.values():
-            found = self._binder.find(client.recorded, frame, self._clients)
-            if found is None or client.recorded is None:
-                assert self.new_episodes is not None
-                self.new_episodes.sent(client, frame, now)
-                continue
-            exchange, new = found
-            self.identifiers.learn(new)
-            self._matched(client, client.recorded, exchange, frame, then)
+    def _play(self, client: Client, frame: Frame, now: int) -> list[Action]:
+        """Match a frame; where another connection fits with all frames before it, match those anew."""
+        kind = self.recording.kind_of(frame)
+        found = self._pairing.match(client, frame, kind)
+        if found is None and kind is not FrameKind.INBOX and self._pairing.move(client, frame):
+            frames, client.history = [*client.history, frame], []
+            actions: list[Action] = []
+            for one in frames:
+                kind = self.recording.kind_of(one)
+                actions += self._matched(client, one, kind, self._pairing.match(client, one, kind), now)
+            return actions
+        return self._matched(client, frame, kind, found, now)
 
     def _matched(
-        self, client: Client, recorded: RecordedConnection, exchange: RecordedExchange, frame: Frame, now: int
-    ) -> None:
-        ready = self.conversation.use(exchange, frame, now)
-        if frame.op == Op.SUB:
-            recorded.sids[exchange.frame.sid] = frame.sid
-            client.sids[frame.sid] = exchange.frame.sid
-            self._delivery.arrived(recorded, exchange.frame.sid, now)
-        elif frame.subject.startswith(b"$JS."):
-            self._delivery.stands(client, recorded, exchange, frame, now)
-        self._delivery.caused(ready, now)
-        if END in recorded.queues:
-            self._delivery.release(recorded, END, now)
-
-    def _mismatch(self, client: Client, frame: Frame, now: int) -> None:
-        if self._passes:
-            self._forwarding.unrecorded(client, frame)
-        if self.new_episodes is not None:
+        self, client: Client, frame: Frame, kind: FrameKind, found: Match | PlayedPoll | None, now: int
+    ) -> list[Action]:
+        if isinstance(found, PlayedPoll):
             client.committed = True
-            self._resolve_inboxes(client, now)
-            self.new_episodes.sent(client, frame, now)
-        if self._unrecorded != "error":
-            return
-        seen = self.matcher.seen(frame)
-        near = suggest(seen, client.recorded, self.conversation, self.matcher)
-        head = f"{seen.op.label} {seen.subject.decode(errors='replace')}"
-        mismatch = Mismatch(client.id, client.connect.name, head, preview(seen), *near)
-        if len(self.mismatches) < _MISMATCHES:  # bounded: a client may retry for hours
-            self.mismatches.append(mismatch)
-        self._actions += mismatch_replies(client, self._clients.values(), frame, mismatch)
+            return self._answer(ClientFrame(client, frame, kind, now, again=found))
+        client.keep_history(frame)
+        if kind is FrameKind.INBOX and client.playing is not None:  # its request will name it
+            client.inboxes[frame.sid] = standalone(frame), now
+            return self._answer_all(self._pairing.named_inboxes(now))
+        if found is None:
+            return self._unrecorded(ClientFrame(client, frame, kind, now))
+        self._pairing.learn(client, found)
+        inboxes = self._answer_all(self._pairing.named_inboxes(now)) if found.learned.live else []
+        return [*inboxes, *self._answer(self._pairing.use(client, found, frame, kind, now))]
 
-    def _accompany(self, client: Client, frame: Frame) -> None:
-        if self._passes:
-            self._forwarding.accompany(client, frame)
+    def _unrecorded(self, sent: ClientFrame) -> list[Action]:
+        inboxes: list[Action] = []
+        if self.new_episodes is not None:  # they name inboxes as the recording does, and need their sids
+            inboxes = self._answer_all(self._pairing.unnamed_inboxes(sent.client, sent.now))
+        return [*inboxes, *self._answer(sent)]
 
-    def _pong(self, client: Client) -> None:
-        # A PONG says that the frames before were handled, by the real server too where it has some of them.
-        answer = (
-            ForwardToServer(client.id, encode.PING) if client.passed else SendToClient(client.id, encode.PONG)
-        )
-        self._actions.append(answer)
+    def _answer_all(self, frames: Iterable[ClientFrame]) -> list[Action]:
+        return [action for sent in frames for action in self._answer(sent)]
+
+    def _answer(self, sent: ClientFrame) -> list[Action]:
+        return [action for source in self._sources for action in source.on_frame(sent)]
+
+    def _follow_up(self) -> list[Action]:
+        """Read on; send what was read after its causes had happened, and what waits for no more."""
+        actions: list[Action] = []
+        for pending in self.progress.take_ready():
+            actions += self._effects.caused([pending], self._now)
+        return [*actions, *self._requests.end_no_wait()]
+
+
+def _pong(client: Client) -> Action:
+    # A PONG says that the frames before were handled, by the real server too where it has some of them.
+    return ForwardToServer(client.id, encode.PING) if client.passed else SendToClient(client.id, encode.PONG)

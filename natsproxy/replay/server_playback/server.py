@@ -21,7 +21,6 @@ from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.readers import Readers
 from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
-from natsproxy.replay.conversation.recorded_conversation import WINDOW
 from natsproxy.replay.conversation.steps import events, stored_options
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.handshake import UNLIMITED
@@ -29,6 +28,7 @@ from natsproxy.replay.server_playback.actions import Action, ForwardToServer, jo
 from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.replay.server_playback.new_episodes import Addition
 from natsproxy.replay.server_playback.playback import ServerPlayback, Unrecorded
+from natsproxy.replay.server_playback.progress import WINDOW
 from natsproxy.replay.server_playback.upstream import Upstream
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame, Malformed

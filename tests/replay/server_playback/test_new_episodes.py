@@ -70,7 +70,8 @@ def test_a_new_client_is_added_from_its_connect_to_its_end() -> None:
 
 def test_additions_are_bounded() -> None:
     played = machine(REQUEST)
-    played.new_episodes = NewEpisodes(played.conversation, played.identifiers, limit=1000)
+    assert played._live is not None
+    played._live.new_episodes = NewEpisodes(played.progress, played.identifiers, limit=1000)
     played.opened(1, ("127.0.0.1", 1))
     with pytest.raises(CaptureError, match="are new to this cassette: record it anew"):
         say(played, 1, connect("a") + b"PUB x 900\r\n%b\r\n" % (b"x" * 900))

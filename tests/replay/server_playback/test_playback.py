@@ -249,7 +249,7 @@ def test_a_window_reads_on_as_exchanges_are_used() -> None:
         many += [(1, ">", b"PUB n 3\r\n%03d\r\n" % n), (1, "<", b"MSG n 1 3\r\n%03d\r\n" % n)]
     play = Play(many, window=4096)
     play.open(1, "a")
-    assert not play.machine.conversation.whole
+    assert not play.machine.recording.whole
     play.send(1, b"SUB n 1\r\n")
     for n in range(200):
         assert play.send(1, b"PUB n 3\r\n%03d\r\n" % n) == b"MSG n 1 3\r\n%03d\r\n" % n
@@ -345,6 +345,6 @@ def test_a_subscription_that_ended_leaves_and_what_is_late_still_goes_there(
         for letter in (b"x", b"y"):
             play.send(2, b"PUB in.%d 1\r\n%b\r\n" % (n, letter))
             assert play.got[1].endswith(b"MSG in.%d %d 1\r\n%b\r\n" % (n, n + 100, letter))
-    client, recorded = play.machine._clients[1], play.machine.conversation.connections[named(1)]
+    client, recorded = play.machine._clients[1], play.machine.progress.connections[named(1)]
     assert (client.subs, client.sids, client.limits, client.unpassed, recorded.sids) == ({},) * 5
     assert play.machine.done

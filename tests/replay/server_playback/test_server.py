@@ -110,5 +110,5 @@ async def test_a_client_that_does_not_read_is_waited_for_and_named(
         async with stream, trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, sent)
             await stalls(server, "waiting for client 1 to read")
-            assert server.machine.conversation.played < 40
+            assert server.machine.progress.played < 40
             nursery.cancel_scope.cancel()

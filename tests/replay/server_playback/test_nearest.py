@@ -12,8 +12,9 @@ from natsproxy.protocol import headers
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
-from natsproxy.replay.server_playback.mismatch import Mismatch, preview, suggest
+from natsproxy.replay.conversation.recording import Recording
+from natsproxy.replay.server_playback.mismatch import Mismatch, nearest, preview
+from natsproxy.replay.server_playback.progress import Progress
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
@@ -34,16 +35,18 @@ def test_a_preview_is_one_short_line() -> None:
 
 
 def test_the_nearest_differ_least() -> None:
-    conversation = RecordedConversation(
-        events(
-            [
-                *hello(1, "a"),
-                (1, ">", b"PUB a.b 1\r\n1\r\nPUB a.c 1\r\n2\r\nPUB z 1\r\n2\r\nSUB a.b 1\r\n"),
-            ]
+    progress = Progress(
+        Recording(
+            events(
+                [
+                    *hello(1, "a"),
+                    (1, ">", b"PUB a.b 1\r\n1\r\nPUB a.c 1\r\n2\r\nPUB z 1\r\n2\r\nSUB a.b 1\r\n"),
+                ]
+            )
         )
     )
-    conversation.fill()
-    found = suggest(one(b"PUB a.b 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
+    progress.fill()
+    found = nearest(one(b"PUB a.b 1\r\n2\r\n"), None, progress, Matcher(IdentifierMap()))
     assert (found.compared, found.used) == (1, 0)
     assert [
         (candidate.text, candidate.difference and candidate.difference.field, candidate.used)
@@ -51,7 +54,7 @@ def test_the_nearest_differ_least() -> None:
     ] == [
         ("PUB a.b '1'", "body", False),
     ]
-    found = suggest(one(b"PUB a.d 1\r\n2\r\n"), None, conversation, Matcher(IdentifierMap()))
+    found = nearest(one(b"PUB a.d 1\r\n2\r\n"), None, progress, Matcher(IdentifierMap()))
     assert [candidate.text for candidate in found.candidates] == ["PUB a.b '1'", "PUB a.c '2'"]
 
 

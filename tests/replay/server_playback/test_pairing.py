@@ -1,4 +1,4 @@
-"""Binding chooses the recorded connection that a live client plays."""
+"""Pairing chooses the recorded connection that a live client plays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import DEFAULT, PARTS, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.conversation.recorded_conversation import RecordedConversation
-from natsproxy.replay.server_playback.binding import Binder, Client
+from natsproxy.replay.conversation.recording import Recording
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.pairing import Pairing
+from natsproxy.replay.server_playback.progress import Progress
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
 from tests.replay.scripted import Line, events, hello
@@ -26,14 +28,14 @@ TWO: list[Line] = [
 
 
 def bound(name: str, sent: bytes, lines: list[Line] = TWO) -> int | None:
-    conversation = RecordedConversation(events(lines))
-    conversation.fill()
+    progress = Progress(Recording(events(lines)))
+    progress.fill()
     client = Client(7, Connect(name=name), held=list(frames(sent, C2S)))
-    Binder(conversation, Matcher(IdentifierMap())).bind(client)
-    if client.recorded is None:
+    Pairing(progress, Matcher(IdentifierMap()), {7: client}).bind(client)
+    if client.playing is None:
         return None
-    assert client.recorded.client_id == 7
-    return client.recorded.conn.number
+    assert client.playing.client_id == 7
+    return client.playing.conn.number
 
 
 def test_the_name_counts_first_then_the_best_fit_then_the_earliest() -> None:

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from natsproxy.replay.server_playback.standing import Standing
+from natsproxy.replay.server_playback.delivery_requests import LiveRequest
 from tests.replay.scripted import MS, Line, hello, named
 from tests.replay.server_playback.playing import LARGE, Play, kept
 
@@ -153,10 +153,9 @@ def test_requests_that_have_ended_are_forgotten() -> None:
         play.send(1, pull(b"inb", b'{"expires":1000000}'))
         play.wait(MS)
     play.send(1, pull(b"inb"))
-    recorded = play.machine.conversation.connections[named(1)]
-    standing = play.machine._delivery.standing
-    assert [one.open for one in standing.pulls[recorded.conn, (b"S", b"C")]] == [True]
-    assert standing.deadline is None
+    requests = play.machine._requests
+    assert [one.open for one in requests.pulls[named(1), (b"S", b"C")]] == [True]
+    assert requests.next_due() is None
 
 
 CONFIG = b'{"config":{"deliver_subject":"dlv","idle_heartbeat":2000000%b}}'
@@ -193,4 +192,4 @@ def test_pulls_that_got_their_messages_leave_before_their_time_is_over() -> None
         read = pull(b"_INBOX.a.%d" % n, body) + (LARGE if n == 500 else b"")
         assert b"MSG s" in play.send(1, read)
     assert kept(len(read)) == []
-    assert sum(isinstance(one, Standing) for one in gc.get_objects()) < 250
+    assert sum(isinstance(one, LiveRequest) for one in gc.get_objects()) < 250

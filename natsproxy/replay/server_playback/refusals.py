@@ -1,4 +1,4 @@
-"""The replies to client frames that were never recorded.
+"""Refusals of client frames that were never recorded.
 
 An invented `-ERR` ends the connection in most client libraries, and the cause is lost with it.  These replies
 arrive at the application and carry the reason:
@@ -16,20 +16,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from typing import Final
 
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_api
 from natsproxy.replay.conversation.identifier_map import INBOX
-from natsproxy.replay.server_playback.actions import SendToClient
-from natsproxy.replay.server_playback.binding import Client
-from natsproxy.replay.server_playback.mismatch import Mismatch
+from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.server_playback.actions import Action, SendToClient
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
+from natsproxy.replay.server_playback.mismatch import Mismatch, mismatch_of
+from natsproxy.replay.server_playback.progress import Progress
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 REASON: Final = b"not in the capture"
+_MISMATCHES: Final = 1000
 _UNSAFE: Final = re.compile(r"[^ !#-&(-~]")
 _LONGEST: Final = 150  # letters of a difference
 _MARK: Final = b"Natsproxy-Mismatch"
@@ -37,28 +41,47 @@ _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
 """API calls whose answers are messages and statuses, not JSON."""
 
 
-def mismatch_replies(
-    client: Client, clients: Iterable[Client], frame: Frame, mismatch: Mismatch
-) -> Iterator[SendToClient]:
-    """Yield the replies to a frame of `client`; clients: all that are there.
+class Refusals(EffectSource):
+    """Refuses unrecorded frames, and keeps the mismatches: the first thousand, a client may retry for hours.
 
-    mismatch: of the frame; the difference from the nearest recorded one is a part of the reason.
+    clients: all that are there, by number.
     """
-    reason = REASON
-    if mismatch.difference:  # quotes and other letters would end an -ERR, or confuse its readers
-        reason += b": " + _UNSAFE.sub("", mismatch.difference)[:_LONGEST].encode()
-    yield SendToClient(client.id, _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked))
-    if frame.op == Op.SUB or not frame.subject.startswith(INBOX):
-        return
-    for other in clients:
-        sid = _inbox_of(other, frame.subject)
-        if sid is not None:  # it waits for this answer, and gets no other
-            yield SendToClient(other.id, _status(frame, frame.subject, sid, b"503", reason))
+
+    def __init__(self, progress: Progress, matcher: Matcher, clients: Mapping[int, Client]) -> None:
+        self.mismatches: list[Mismatch] = []
+        self._progress = progress
+        self._matcher = matcher
+        self._clients = clients
+
+    def on_frame(self, sent: ClientFrame) -> list[Action]:
+        """Refuse an unrecorded frame; the reason has the difference from the nearest recorded one."""
+        if sent.like is not None:
+            return []
+        client, frame = sent.client, sent.frame
+        mismatch = mismatch_of(client, self._matcher.seen(frame), self._progress, self._matcher)
+        if len(self.mismatches) < _MISMATCHES:
+            self.mismatches.append(mismatch)
+        reason = REASON
+        if mismatch.difference:  # quotes and other letters would end an -ERR, or confuse its readers
+            reason += b": " + _UNSAFE.sub("", mismatch.difference)[:_LONGEST].encode()
+        data = _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked)
+        return [SendToClient(client.id, data), *self._to_requesters(frame, reason)]
+
+    def _to_requesters(self, frame: Frame, reason: bytes) -> list[Action]:
+        """End the requests that wait for this answer, and get no other."""
+        if frame.op == Op.SUB or not frame.subject.startswith(INBOX):
+            return []
+        inboxes = [(one.id, _inbox_of(one, frame.subject)) for one in self._clients.values()]
+        return [
+            SendToClient(client_id, _status(frame, frame.subject, sid, b"503", reason))
+            for client_id, sid in inboxes
+            if sid is not None
+        ]
 
 
 def _inbox_of(client: Client, subject: bytes) -> bytes | None:
     """Return the subscription on which a client can be told the reason: that takes headers."""
-    return client.hears(subject) if subject and client.connect.headers else None
+    return client.listening_sid(subject) if subject and client.connect.headers else None
 
 
 def _reply(frame: Frame, sid: bytes | None, reason: bytes, *, acked: bool) -> bytes:

@@ -1,0 +1,133 @@
+"""A live client: what it has sent, and the recorded connection that it plays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from natsproxy.protocol.connect import DEFAULTS, Connect
+from natsproxy.protocol.subjects import matches
+from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
+from natsproxy.replay.conversation.identifier_map import LearnedPairs
+from natsproxy.replay.server_playback.progress import ConnectionProgress, PendingEffect, Requester
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+HISTORY: Final = 64
+"""Frames after which a client stays with its recorded connection."""
+
+
+@dataclass(slots=True)
+class Client:
+    """A live client.
+
+    What it is: connect, connect_frame: its CONNECT.  verbose: it expects a +OK for each frame.
+
+    What it listens to: subs: the subjects of its subscriptions, by sid.  limits: the number of messages that
+    a subscription still takes, by sid, where it has a limit.  inboxes: the subscriptions to inboxes whose
+    recorded ones are not known yet, with their times.
+
+    What it plays: playing: its recorded connection.  sids: live sid to recorded sid.  held: frames that wait
+    until it plays one.  history: its first frames; used, learned: the exchanges that they matched, and the
+    identifiers that they taught.  committed: a frame was sent because of it, so it cannot play another
+    connection.
+
+    passed: the real server has frames of it.  unpassed: what the real server would need for each of its
+    subscriptions, by sid.
+    """
+
+    id: int
+    connect: Connect = DEFAULTS
+    verbose: bool = False
+    connect_frame: Frame | None = None
+    subs: dict[bytes, bytes] = field(default_factory=dict)
+    limits: dict[bytes, int] = field(default_factory=dict)
+    inboxes: dict[bytes, tuple[Frame, int]] = field(default_factory=dict)
+    playing: ConnectionProgress | None = None
+    sids: dict[bytes, bytes] = field(default_factory=dict)
+    held: list[Frame] = field(default_factory=list)
+    history: list[Frame] = field(default_factory=list)
+    used: list[RecordedExchange] = field(default_factory=list)
+    learned: LearnedPairs = field(default_factory=LearnedPairs)
+    committed: bool = False
+    passed: bool = False
+    unpassed: dict[bytes, bytes] = field(default_factory=dict)
+
+    # -- subscriptions
+
+    def subscribe(self, frame: Frame) -> None:
+        """Note a SUB."""
+        self.subs[frame.sid] = frame.subject
+        self.limits.pop(frame.sid, None)
+
+    def unsubscribe(self, frame: Frame) -> None:
+        """Note an UNSUB, which may set a limit."""
+        if not frame.args.strip():
+            self.end_subscription(frame.sid)
+        elif frame.args.isdigit() and frame.sid in self.subs:
+            self.limits[frame.sid] = int(frame.args)
+
+    def end_subscription(self, sid: bytes) -> None:
+        """Forget a subscription; messages that are late still go there."""
+        for table in (self.subs, self.inboxes, self.unpassed, self.limits):
+            table.pop(sid, None)
+        playing, recorded_sid = self.playing, self.sids.get(sid)
+        if playing is None or recorded_sid is None:
+            return
+        if playing.sids.get(recorded_sid) == sid:
+            playing.ended_sids[recorded_sid] = playing.sids.pop(recorded_sid)
+        if not self.passed:  # else its messages may be on their way from the real server
+            del self.sids[sid]
+
+    def received(self, sid: bytes, frame: Frame) -> None:
+        """Count a message, recorded or of the real server, on a subscription that may have a limit."""
+        left = self.limits.get(sid)
+        if left is not None and not frame.no_responders:
+            self.limits[sid] = left - 1
+            if left <= 1:
+                self.end_subscription(sid)
+
+    def listening_sid(self, subject: bytes) -> bytes | None:
+        """Return the subscription on which it gets the messages of a subject."""
+        return next((sid for sid, pattern in self.subs.items() if matches(pattern, subject)), None)
+
+    # -- matching
+
+    def keep_history(self, frame: Frame) -> None:
+        """Keep one of its first frames: they may have to be matched again."""
+        if len(self.history) < HISTORY:
+            self.history.append(standalone(frame))
+
+    def note_use(
+        self, exchange: RecordedExchange, effects: list[PendingEffect], learned: LearnedPairs
+    ) -> None:
+        """Note the exchange that one of its frames matched, as long as that may have to be undone."""
+        if not self.committed:
+            self.committed = bool(effects) or len(self.history) >= HISTORY
+            self.used.append(exchange)
+            self.learned.add(learned)
+
+    def play(self, connection: ConnectionProgress) -> None:
+        """Play a recorded connection, in place of the one before."""
+        if self.playing is not None:
+            self.playing.client_id = None
+            self.used, self.learned = [], LearnedPairs()
+            self.sids.clear()
+            self.inboxes.clear()
+        connection.client_id, self.playing = self.id, connection
+
+    def take_answers(self, exchange: RecordedExchange, effects: list[PendingEffect], frame: Frame) -> None:
+        """Let the answers to its request come here, where another connection had sent the recorded one."""
+        sid = self.listening_sid(frame.reply)
+        if sid is None:
+            return
+        for pending in effects:
+            answer = pending.effect.frame
+            if answer is not None and answer.subject == exchange.frame.reply:
+                pending.to = Requester(self.id, sid, frame.reply)
+
+    def matched_subscription(self, exchange: RecordedExchange, frame: Frame) -> None:
+        """Note which recorded subscription a SUB of it stands for."""
+        if self.playing is not None and frame.op == Op.SUB:
+            self.playing.sids[exchange.frame.sid] = frame.sid
+            self.sids[frame.sid] = exchange.frame.sid

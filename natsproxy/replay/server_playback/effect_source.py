@@ -1,0 +1,54 @@
+"""The sources of what live clients are sent, behind one interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+from natsproxy.replay.conversation.exchanges import RecordedExchange
+from natsproxy.replay.conversation.frame_kind import FrameKind
+from natsproxy.replay.server_playback.actions import Action
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.played import PlayedPoll
+from natsproxy.replay.server_playback.progress import PendingEffect
+from natsproxy.wire.frames import Frame
+
+
+class ClientFrame(NamedTuple):
+    """A frame of a live client, and what it matched: an exchange, an earlier poll, or nothing recorded.
+
+    exchange: it was used just now.  ready: the effects that waited for it alone.  again: the poll whose
+    answers it gets again.
+    """
+
+    client: Client
+    frame: Frame
+    kind: FrameKind
+    now: int
+    exchange: RecordedExchange | None = None
+    ready: tuple[PendingEffect, ...] = ()
+    again: PlayedPoll | None = None
+
+    @property
+    def like(self) -> RecordedExchange | None:
+        """The recorded exchange that it is like, used just now or before; None for an unrecorded frame."""
+        return self.exchange if self.again is None else self.again.exchange
+
+
+class EffectSource(ABC):
+    """A source of frames for clients; it returns the actions that are to be taken."""
+
+    @abstractmethod
+    def on_frame(self, sent: ClientFrame) -> list[Action]:
+        """Take a frame of a client."""
+
+    def next_due(self) -> int | None:
+        """Return the next time at which `on_time` has to be called, in ns; None for never."""
+        return None
+
+    def on_time(self, now: int) -> list[Action]:
+        """Do what is due."""
+        return []
+
+    def on_leave(self, client: Client, now: int) -> None:  # noqa: B027 (most keep nothing of it)
+        """Forget a client whose connection has ended."""

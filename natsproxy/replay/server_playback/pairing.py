@@ -1,0 +1,268 @@
+"""Pairing of live with recorded: of a client with a connection, of its frames with exchanges.
+
+The client's own frames decide.  The candidates are the recorded connections that nobody plays and that have
+its client name; where none has it, those that have an exchange for one of its frames.  Of these the one wins
+that matches most of the frames in its first batch with a SUB or a publish, then the earliest.
+
+Connections of one client name are workers of one kind: what one of them was to publish or to request, another
+one may.  A frame that does not fit may still move a client to another recorded connection that fits its whole
+history, as long as nothing was sent because of its frames: a later change of mind would show.
+
+Polls may come more or less often than recorded, or at other times.  A recorded poll is due when the clients
+have made all changes before it: else its answer would come from the future.  A read of a subject is due while
+the publish that it shows is the last one on this subject: what other tasks of a program do meanwhile is no
+change to it.  While none is due, a poll is like the last one that asked the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
+from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, delivery_request
+from natsproxy.replay.conversation.identifier_map import LearnedPairs
+from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.server_playback.client import HISTORY, Client
+from natsproxy.replay.server_playback.effect_source import ClientFrame
+from natsproxy.replay.server_playback.played import PlayedPoll
+from natsproxy.replay.server_playback.progress import ConnectionProgress, PendingEffect, Progress
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+
+class Match(NamedTuple):
+    """A recorded exchange that agrees with a live frame, and the pairs of values that this teaches."""
+
+    exchange: RecordedExchange
+    learned: LearnedPairs
+
+
+class Pairing:
+    """Finds what live frames match.  clients: those that are there, by number."""
+
+    def __init__(self, progress: Progress, matcher: Matcher, clients: Mapping[int, Client]) -> None:
+        self._progress = progress
+        self._matcher = matcher
+        self._clients = clients
+
+    # -- connections
+
+    def bind(self, client: Client) -> None:
+        """Let a client play the connection that fits its held frames; none where no connection is left."""
+        best = self._choose(client, client.held)
+        if best is not None:
+            client.play(best)
+
+    def _choose(self, client: Client, frames: list[Frame]) -> ConnectionProgress | None:
+        free = [
+            one
+            for one in self._progress.connections.values()
+            if one.client_id is None and (one.unused or one.unsent)
+        ]
+        named = [one for one in free if one.name == client.connect.name]
+        # A name alone is enough; without it at least one frame has to fit.
+        best, most = None, -1 if named else 0
+        for connection in named or free:
+            fits = self._fits(connection, frames)
+            if fits > most:
+                best, most = connection, fits
+        return best
+
+    def _fits(self, connection: ConnectionProgress, frames: list[Frame]) -> int:
+        """Count the frames that a recorded connection has exchanges for; learn nothing."""
+        taken: set[int] = set()
+        learned = LearnedPairs()
+        for frame in map(self._matcher.seen, frames):
+            for exchange in self._candidates(connection, frame):
+                if exchange.seq in taken:
+                    continue
+                trial = learned.copy()
+                # The inbox of a subscription is known later, by its request.
+                inbox = exchange.kind is FrameKind.INBOX
+                if inbox or not self._matcher.differs(exchange.frame, frame, trial):
+                    taken.add(exchange.seq)
+                    learned = trial
+                    break
+        return len(taken)
+
+    def move(self, client: Client, frame: Frame) -> bool:
+        """Let an uncommitted client play another recorded connection, one that fits all its frames.
+
+        Returns whether it moved; its history has to be matched again then.
+        """
+        if client.playing is None or client.committed or len(client.history) >= HISTORY:
+            return False
+        frames = [*client.history, frame]
+        # The pairs of the wrong connection would keep the right one from matching.
+        identifiers = self._matcher.identifiers
+        identifiers.forget(client.learned)
+        other = self._choose(client, frames)
+        if other is None or self._fits(other, frames) < len(frames):
+            identifiers.learn(client.learned)
+            return False
+        for exchange in client.used:
+            self._progress.give_back(exchange)
+        client.play(other)
+        return True
+
+    # -- exchanges
+
+    def match(self, client: Client, frame: Frame, kind: FrameKind) -> Match | PlayedPoll | None:
+        """Return what a live frame is: an unused exchange, an earlier poll once more, or nothing recorded.
+
+        A subscription to an inbox is matched when its request has named it (`named_inboxes`).
+        """
+        if kind is FrameKind.INBOX and client.playing is not None:
+            return None
+        found = self.find(client, frame, kind)
+        return self._earlier_poll(client, found, frame, kind) or found
+
+    def find(self, client: Client, frame: Frame, kind: FrameKind) -> Match | None:
+        """Return the unused exchange that agrees with a live frame: of polls the first that is due.
+
+        A pull that asked for another number of messages may be due where the one that is equal is not, and of
+        reads that are equal a later one.
+        """
+        playing = client.playing
+        found = self._first(playing, frame)
+        if playing is None or found is None or not self.may_repeat(kind) or self.is_due(found.exchange):
+            return found
+        seen = self._matcher.seen(frame)
+        for exchange in self._due(playing, seen, kind):
+            learned = LearnedPairs()
+            if self._matcher.differs(exchange.frame, seen, learned) is None:
+                return Match(exchange, learned)
+        return found
+
+    def _earlier_poll(
+        self, client: Client, found: Match | None, frame: Frame, kind: FrameKind
+    ) -> PlayedPoll | None:
+        """Return the last poll that asked the same, for one whose turn is not there; None for other frames.
+
+        found: the exchange that agrees.  Any pull request at its consumer asks the same.
+        """
+        if client.playing is None or not self.may_repeat(kind) or (found and self.is_due(found.exchange)):
+            return None
+        bare = self._matcher.seen(frame)._replace(reply=b"")
+        for poll in self._progress.polls.of(client.playing.conn, key_of(bare)):
+            known = poll.exchange.frame._replace(reply=b"")
+            if kind is FrameKind.PULL or self._matcher.differs(known, bare, LearnedPairs()) is None:
+                return poll
+        return None
+
+    def may_repeat(self, kind: FrameKind) -> bool:
+        """Tell whether frames of a kind may come more or less often than recorded."""
+        return kind in POLLS and self._matcher.options.allow_repeats
+
+    def is_due(self, exchange: RecordedExchange) -> bool:
+        """Tell whether the answer to a recorded poll is right now."""
+        if exchange.reads:
+            due = self._progress.writes.is_due(exchange)
+            if due is not None:
+                return due
+        change = self._progress.next_change(self._clients.keys())
+        return change is None or exchange.seq < change
+
+    def _due(self, playing: ConnectionProgress, seen: Frame, kind: FrameKind) -> Iterator[RecordedExchange]:
+        if kind is FrameKind.READ:
+            return filter(self.is_due, playing.unused.equal(seen, self._matcher.identifiers))
+        return itertools.takewhile(self.is_due, playing.unused.by_key.get(key_of(seen), ()))
+
+    def _candidates(self, connection: ConnectionProgress, seen: Frame) -> Iterator[RecordedExchange]:
+        any_subject = self._matcher.any_subject(seen)
+        return connection.unused.candidates(seen, self._matcher.identifiers, any_subject=any_subject)
+
+    def _first(self, playing: ConnectionProgress | None, frame: Frame) -> Match | None:
+        """Return the first exchange that agrees: of its own connection, else of another worker's."""
+        if playing is None:
+            return None
+        seen = self._matcher.seen(frame)
+        for exchange in self._candidates(playing, seen):
+            learned = LearnedPairs()
+            if self._matcher.differs(exchange.frame, seen, learned) is None and self._in_turn(exchange):
+                return Match(exchange, learned)
+        bare = seen._replace(reply=b"")
+        for connection in self._siblings(playing, seen):
+            for exchange in self._candidates(connection, seen):
+                learned = LearnedPairs()
+                same = _is_like(exchange, seen) and not self._matcher.differs(
+                    exchange.frame._replace(reply=b""), bare, learned
+                )
+                if same and self._in_turn(exchange):
+                    return Match(exchange, learned)
+        return None
+
+    def _in_turn(self, exchange: RecordedExchange) -> bool:
+        """Tell whether those before it on its subject and connection were used, where that counts."""
+        if "order" not in self._matcher.options.match_on or exchange.kind is not FrameKind.CHANGE:
+            return True
+        queue = self._progress.connections[exchange.conn].unused.by_key[exchange.key]
+        return exchange is next(one for one in queue if one.frame.subject == exchange.frame.subject)
+
+    def _siblings(self, playing: ConnectionProgress, frame: Frame) -> Iterator[ConnectionProgress]:
+        """Yield the connections of the same client name: workers of one kind share their work at random.
+
+        Their clients have to be there, unless it does not count which client sends a frame.
+        """
+        if frame.op == Op.SUB:  # messages would go to the other one
+            return
+        there: set[int | None] = set(self._clients)
+        if any(one.playing is None and one.connect.name == playing.name for one in self._clients.values()):
+            there.add(None)  # it has sent nothing yet
+        any_client = "client" not in self._matcher.options.match_on
+        for other in self._progress.connections.values():
+            named = other is not playing and other.name == playing.name
+            if named and (any_client or other.client_id in there):
+                yield other
+
+    # -- use
+
+    def use(self, client: Client, match: Match, frame: Frame, kind: FrameKind, now: int) -> ClientFrame:
+        """Count the exchange that a frame of a client matched as used."""
+        exchange = match.exchange
+        if client.playing is not None and frame.reply and exchange.conn != client.playing.conn:
+            client.take_answers(exchange, self._progress.effects_of(exchange), frame)
+        ready = self._progress.use(exchange, frame, now)
+        client.matched_subscription(exchange, frame)
+        return ClientFrame(client, frame, kind, now, exchange, tuple(ready))
+
+    def learn(self, client: Client, match: Match) -> None:
+        """Let the values count that the frame of a client taught."""
+        self._matcher.identifiers.learn(match.learned)
+        client.note_use(match.exchange, self._progress.effects_of(match.exchange), match.learned)
+
+    def fulfil(self, match: Match, frame: Frame, now: int) -> list[PendingEffect]:
+        """Use the recorded request for a live one that is open already; return the effects that are ready."""
+        self._matcher.identifiers.learn(match.learned)
+        return self._progress.use(match.exchange, frame, now)
+
+    def named_inboxes(self, now: int) -> Iterator[ClientFrame]:
+        """Use the recorded subscriptions of inboxes whose requests have told their names, one by one."""
+        for client in self._clients.values():
+            for sid, (frame, _) in list(client.inboxes.items()) if client.playing else ():
+                assert client.playing is not None
+                subject = self._matcher.identifiers.to_recorded(frame.subject)
+                exchange = client.playing.unused.inbox(subject)
+                if exchange is not None:
+                    client.inboxes.pop(sid, None)
+                    match = Match(exchange, LearnedPairs())
+                    client.note_use(exchange, self._progress.effects_of(exchange), match.learned)
+                    yield self.use(client, match, frame, FrameKind.INBOX, now)
+
+    def unnamed_inboxes(self, client: Client, now: int) -> Iterator[ClientFrame]:
+        """Use a recorded subscription for each inbox that is not known, or the live one as unrecorded."""
+        inboxes, client.inboxes = client.inboxes, {}
+        for frame, then in inboxes.values():
+            match = self._first(client.playing, frame)
+            if match is None:
+                yield ClientFrame(client, frame, FrameKind.INBOX, now)
+            else:
+                self._matcher.identifiers.learn(match.learned)
+                yield self.use(client, match, frame, FrameKind.INBOX, then)
+
+
+def _is_like(exchange: RecordedExchange, frame: Frame) -> bool:
+    """Tell whether a recorded publish or request of another client may be this live one."""
+    return bool(exchange.frame.reply) == bool(frame.reply) and delivery_request(exchange.frame) is None

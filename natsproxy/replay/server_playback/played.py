@@ -1,0 +1,125 @@
+"""Memory of what was played: for reports, for polls that come again, and for reads; bounded."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.replay.conversation.exchanges import OVERHEAD, Key, RecordedExchange
+from natsproxy.replay.conversation.frame_kind import FrameKind
+from natsproxy.replay.conversation.identifier_map import INBOX
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+_RECENT: Final = 1000
+_RECENT_BYTES: Final = 8 << 20
+_POLLS_OF_A_KEY: Final = 8
+_POLL_BYTES: Final = 32 << 20
+
+
+class RecentExchanges(deque[RecordedExchange]):
+    """The exchanges that were used last, so that a report can tell *used already* from *never recorded*.
+
+    The newest stays, whatever its size.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._size = 0
+
+    def add(self, exchange: RecordedExchange) -> None:
+        """Add the newest."""
+        self.append(exchange)
+        self._size += exchange.size
+        while len(self) > _RECENT or (self._size > _RECENT_BYTES and len(self) > 1):
+            self._size -= self.popleft().size
+
+    def give_back(self, exchange: RecordedExchange) -> None:
+        """Forget one that was not used after all."""
+        if exchange in self:
+            self.remove(exchange)
+            self._size -= exchange.size
+
+
+class PlayedPoll(NamedTuple):
+    """A READ or PULL that was used.  answers: to a READ."""
+
+    exchange: RecordedExchange
+    answers: tuple[Frame, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes."""
+        return self.exchange.size + sum(answer.wire_size + OVERHEAD for answer in self.answers)
+
+
+class PlayedPolls:
+    """The last polls that were used, by their connection and `key_of`."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[ConnectionId, Key], deque[PlayedPoll]] = OrderedDict()
+        self._size = 0
+        self._asked: BoundedDict[tuple[ConnectionId, Key], None] = BoundedDict()
+
+    def add(self, poll: PlayedPoll) -> None:
+        """Add the newest; those of the keys that were not used for longest go."""
+        key = poll.exchange.conn, poll.exchange.key
+        queue = self._kept.setdefault(key, deque())
+        self._kept.move_to_end(key)
+        queue.append(poll)
+        self._asked[key] = None
+        self._size += poll.size
+        if len(queue) > _POLLS_OF_A_KEY:
+            self._size -= queue.popleft().size
+        while self._size > _POLL_BYTES and len(self._kept) > 1:
+            _, gone = self._kept.popitem(last=False)
+            self._size -= sum(one.size for one in gone)
+
+    def of(self, conn: ConnectionId, key: Key) -> Collection[PlayedPoll]:
+        """Return those that are left of a key, the newest first."""
+        return tuple(reversed(self._kept.get((conn, key), ())))
+
+    def asked(self, conn: ConnectionId, key: Key) -> bool:
+        """Tell whether there was one, be it forgotten or not."""
+        return (conn, key) in self._asked
+
+    def give_back(self, exchange: RecordedExchange) -> None:
+        """Forget one that was not used after all."""
+        queue = self._kept.get((exchange.conn, exchange.key), deque())
+        for poll in queue:
+            if poll.exchange is exchange:
+                queue.remove(poll)
+                self._size -= poll.size
+                return
+
+
+class LastWrites:
+    """The last publish that was made on each subject.
+
+    The answer to a recorded read of a subject is right while the publish that it shows is the last one there,
+    whatever other clients and tasks have or have not done.
+    """
+
+    def __init__(self) -> None:
+        self._last: BoundedDict[bytes, int] = BoundedDict()
+
+    def add(self, exchange: RecordedExchange) -> None:
+        """Note a recorded frame that was used."""
+        frame = exchange.frame
+        if (
+            exchange.kind is FrameKind.CHANGE
+            and frame.op is not Op.SUB
+            and not frame.subject.startswith((b"$JS.", INBOX))
+            and not exchange.unstored
+        ):
+            self._last[frame.subject] = exchange.seq
+
+    def is_due(self, read: RecordedExchange) -> bool | None:
+        """Tell whether the answer to a recorded read is right now; None where the writes do not tell."""
+        last = self._last.get(read.reads)
+        if last is None:
+            return None
+        return True if last == read.shows else None if last < read.seq else False

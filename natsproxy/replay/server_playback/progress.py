@@ -1,0 +1,275 @@
+"""The progress of a playback: what of the recording was played, and what is left.
+
+Exchanges and effects that are not played yet take at most `window` bytes of frames in memory, for a capture
+of any size: one that waits long does not keep the record around it.  Played ones leave.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, NamedTuple
+
+from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.replay.conversation.exchanges import (
+    Effect,
+    ExchangeIndex,
+    QueueKey,
+    RecordedConnection,
+    RecordedExchange,
+    standalone,
+)
+from natsproxy.replay.conversation.frame_kind import POLLS, Consumer, FrameKind
+from natsproxy.replay.conversation.recording import Recording
+from natsproxy.replay.server_playback.played import LastWrites, PlayedPoll, PlayedPolls, RecentExchanges
+from natsproxy.wire.frames import Frame
+
+WINDOW: Final = 64 << 20
+AwaitedBy = bytes | Consumer
+"""That which a queue of effects waits for: a subscription, by its recorded sid, or a pull at a consumer."""
+
+
+class Requester(NamedTuple):
+    """The live client that gets an answer in place of the one that was recorded, its sid and the inbox."""
+
+    client_id: int
+    sid: bytes
+    inbox: bytes
+
+
+@dataclass(slots=True, eq=False)
+class PendingEffect:
+    """An effect that was not sent yet.
+
+    pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
+    due: the time from which it may be sent (ns), None while it waits.  live: the live publish that it
+    forwards.  to: the client that sent the request, where it plays another connection.
+    """
+
+    effect: Effect
+    pending_causes: int = 0
+    caused_at: int = 0
+    due: int | None = None
+    live: Frame | None = None
+    to: Requester | None = None
+
+
+@dataclass(slots=True, eq=False)
+class ConnectionProgress:
+    """The part of a recorded connection that is left, and the live client that plays it.
+
+    unused: its exchanges that no live frame has matched.  queues: its effects in the order in which they must
+    be sent, by `queue_key`.  waiting: keys of queues that wait, by what they wait for.  client_id: None for
+    nobody.  sids: recorded sid to live sid; ended_sids: those of the last subscriptions that ended.
+    unused_changes, unsent: the number of CHANGE exchanges, and of effects other than answers to READs, that
+    are left.  changes: the former, by seq, in order; acks are not among them.
+    """
+
+    recorded: RecordedConnection
+    unused: ExchangeIndex = field(default_factory=ExchangeIndex)
+    queues: dict[QueueKey, deque[PendingEffect]] = field(default_factory=dict)
+    waiting: dict[AwaitedBy, dict[QueueKey, None]] = field(default_factory=dict)
+    client_id: int | None = None
+    sids: dict[bytes, bytes] = field(default_factory=dict)
+    ended_sids: BoundedDict[bytes, bytes] = field(default_factory=BoundedDict)
+    unused_changes: int = 0
+    unsent: int = 0
+    changes: OrderedDict[int, RecordedExchange] = field(default_factory=OrderedDict)
+
+    @property
+    def conn(self) -> ConnectionId:
+        """The recorded connection."""
+        return self.recorded.conn
+
+    @property
+    def name(self) -> str:
+        """The client name of its CONNECT."""
+        return self.recorded.name
+
+    def put(self, exchange: RecordedExchange) -> None:
+        """Add an exchange behind the others, or back in its place among them."""
+        self.unused.put(exchange)
+        if exchange.kind is FrameKind.CHANGE:
+            self.unused_changes += 1
+            # When a client acknowledges says nothing about its next request.
+            if not exchange.frame.subject.startswith(b"$JS.ACK."):
+                self._put_change(exchange)
+
+    def _put_change(self, exchange: RecordedExchange) -> None:
+        given_back = bool(self.changes) and next(reversed(self.changes)) > exchange.seq
+        self.changes[exchange.seq] = exchange
+        if given_back:
+            self.changes = OrderedDict(sorted(self.changes.items()))
+
+    def remove(self, exchange: RecordedExchange) -> None:
+        """Count an exchange as used."""
+        self.unused.remove(exchange)
+        if exchange.kind is FrameKind.CHANGE:
+            self.unused_changes -= 1
+            self.changes.pop(exchange.seq, None)
+
+    def next_change(self) -> RecordedExchange | None:
+        """Return the first CHANGE that was not used; None when all were."""
+        return next(iter(self.changes.values()), None)
+
+    def live_sid(self, sid: bytes) -> bytes | None:
+        """Return the live subscription of a recorded one, be it ended; None before it was made."""
+        return self.sids.get(sid) or self.ended_sids.get(sid)
+
+
+class Progress:
+    """The progress of all connections.
+
+    recent, polls, writes: see `played.py`.  frames, played: the number of frames that were read, and played.
+    reached: the last recorded frame that happened live (seq), and its time (ns).
+    """
+
+    def __init__(self, recording: Recording, *, window: int = WINDOW) -> None:
+        self.recording = recording
+        self.connections: dict[ConnectionId, ConnectionProgress] = {}
+        self.recent = RecentExchanges()
+        self.polls = PlayedPolls()
+        self.writes = LastWrites()
+        self.frames = self.played = 0
+        self.reached: tuple[int, int] = (-1, 0)
+        self._window = window
+        self._size = 0
+        self._ready: list[PendingEffect] = []
+        self._effects: dict[int, list[PendingEffect]] = {}  # of unused exchanges, by their seq
+        self._used_at: BoundedDict[int, int] = (
+            BoundedDict()
+        )  # live times of exchanges whose effects may follow
+
+    # -- reading
+
+    def take_ready(self) -> list[PendingEffect]:
+        """Read on; return the effects, once, that were read after all their causes had happened."""
+        self.fill()
+        if not self._ready:
+            return []
+        ready, self._ready = self._ready, []
+        return ready
+
+    def fill(self) -> None:
+        """Read on until the window is full."""
+        while self._size < self._window and not self.recording.whole:
+            entry = self.recording.read()
+            self._join()
+            if entry is None:
+                break
+            self._size += entry.size
+            if isinstance(entry, RecordedExchange):
+                self.frames += 1
+                self.connections[entry.conn].put(entry)
+                self._effects[entry.seq] = []
+            else:
+                self.frames += entry.frame is not None
+                pending = self._add(entry)
+                if not pending.pending_causes:
+                    self._ready.append(pending)
+
+    def _join(self) -> None:
+        """Take in the connections that were read just now, in recorded order."""
+        recorded = self.recording.connections
+        if len(recorded) > len(self.connections):
+            for conn in list(islice(recorded, len(self.connections), None)):  # both are in one order
+                self.connections[conn] = ConnectionProgress(recorded[conn])
+
+    def _add(self, effect: Effect) -> PendingEffect:
+        pending = PendingEffect(effect)
+        for seq in effect.causes:
+            waiting = self._effects.get(seq)
+            if waiting is not None:
+                waiting.append(pending)
+                pending.pending_causes += 1
+            else:  # that cause has happened already
+                pending.caused_at = max(pending.caused_at, self._used_at.get(seq, 0))
+        connection = self.connections[effect.conn]
+        connection.queues.setdefault(effect.queue, deque()).append(pending)
+        connection.unsent += not effect.answers_read
+        return pending
+
+    # -- playing
+
+    def use(self, exchange: RecordedExchange, live_frame: Frame, now: int) -> list[PendingEffect]:
+        """Count an exchange as having happened; return the effects that waited for it alone.
+
+        live_frame: the frame that matched it; copies of a publish carry its body.
+        """
+        effects = self._effects.pop(exchange.seq)
+        self.reach(exchange.seq, now)
+        self.connections[exchange.conn].remove(exchange)
+        if not self.recording.whole:  # effects of it may come
+            self._used_at[exchange.seq] = now
+        self.recent.add(exchange)
+        self.writes.add(exchange)
+        if exchange.kind in POLLS:
+            self.polls.add(PlayedPoll(exchange, _answers(exchange, effects)))
+        self.played += 1
+        self._size -= exchange.size
+        ready = []
+        alone = None
+        for pending in effects:
+            if pending.effect.copy_of is exchange:
+                pending.live = alone = alone or standalone(live_frame)
+            pending.pending_causes -= 1
+            pending.caused_at = max(pending.caused_at, now)
+            if not pending.pending_causes:
+                ready.append(pending)
+        return ready
+
+    def give_back(self, exchange: RecordedExchange) -> None:
+        """Undo `use` of an exchange without effects: the wrong client had matched it."""
+        connection = self.connections[exchange.conn]
+        connection.put(exchange)  # exchanges of one key are matched in recorded order
+        connection.sids.pop(exchange.frame.sid, None)
+        connection.ended_sids.pop(exchange.frame.sid, None)
+        self._effects[exchange.seq] = []
+        self._used_at.pop(exchange.seq, None)
+        self.recent.give_back(exchange)
+        self.polls.give_back(exchange)
+        self.played -= 1
+        self._size += exchange.size
+
+    def sent(self, pending: PendingEffect, now: int) -> None:
+        """Count an effect as sent."""
+        effect = pending.effect
+        self.reach(effect.seq, now)
+        self.connections[effect.conn].unsent -= not effect.answers_read
+        self.played += 1
+        self._size -= effect.size
+
+    def reach(self, seq: int, now: int) -> None:
+        """Note that a recorded frame has happened live."""
+        if seq > self.reached[0]:
+            self.reached = (seq, now)
+
+    # -- questions
+
+    def effects_of(self, exchange: RecordedExchange) -> list[PendingEffect]:
+        """Return the effects that wait for an exchange that was not used yet."""
+        return self._effects.get(exchange.seq, [])
+
+    def next_change(self, playing: Collection[int]) -> int | None:
+        """Return the seq of the first CHANGE that the live clients `playing` still have to send."""
+        left = [one.next_change() for one in self.connections.values() if one.client_id in playing]
+        return min((one.seq for one in left if one is not None), default=None)
+
+    @property
+    def done(self) -> bool:
+        """True when every recorded client frame came and every recorded server frame was sent."""
+        return self.recording.whole and not any(
+            one.unused_changes or one.unsent for one in self.connections.values()
+        )
+
+
+def _answers(exchange: RecordedExchange, effects: Iterable[PendingEffect]) -> tuple[Frame, ...]:
+    """Return the recorded answers to a READ."""
+    if exchange.kind is not FrameKind.READ:
+        return ()
+    return tuple(
+        one.effect.frame for one in effects if one.effect.answers_read and one.effect.frame is not None
+    )

@@ -1,0 +1,204 @@
+"""Recorded server frames, sent to live clients.
+
+An effect is sent when its causes have happened, its subscription is live and the effects before it in its
+queue were sent.  It goes to the live sid and the live inbox.  A queue is a subject on a subscription, or a
+consumer's whole delivery, whose order counts across subjects.  Answers are sent at once, timed effects at
+their recorded distance (with timing `recorded`: all effects).  A message that a pull request asked for goes
+to the oldest live one that is open (`delivery_requests.py`).  A copy of a publish carries the live headers
+and body, any other message the live values that are known.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+from natsproxy.replay.conversation.causes import Timing
+from natsproxy.replay.conversation.exchanges import END, QueueKey
+from natsproxy.replay.conversation.identifier_map import SHORTEST, IdentifierMap, live_text
+from natsproxy.replay.server_playback.actions import Action, DisconnectClient, SendToClient
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests, requested_by
+from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
+from natsproxy.replay.server_playback.progress import (
+    AwaitedBy,
+    ConnectionProgress,
+    PendingEffect,
+    Progress,
+)
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import Op
+
+
+class RecordedEffects(EffectSource):
+    """Sends effects.  clients: the live clients, by number.  recorded_timing: all effects are timed."""
+
+    def __init__(
+        self,
+        progress: Progress,
+        identifiers: IdentifierMap,
+        clients: Mapping[int, Client],
+        requests: DeliveryRequests,
+        *,
+        recorded_timing: bool,
+    ) -> None:
+        self._progress = progress
+        self._identifiers = identifiers
+        self._clients = clients
+        self._requests = requests
+        self._recorded_timing = recorded_timing
+        self._due: list[tuple[int, int, ConnectionProgress, QueueKey]] = []
+        self._ties = 0
+
+    # -- events
+
+    def on_frame(self, sent: ClientFrame) -> list[Action]:
+        """Send what waited for a frame alone, or for the subscription or the pull request that it is."""
+        playing = sent.client.playing
+        if playing is None or sent.like is None:
+            return []
+        actions: list[Action] = []
+        if sent.frame.op == Op.SUB:
+            actions += self.arrived(playing, sent.like.frame.sid, sent.now)
+        else:
+            request = requested_by(sent)
+            if request is not None and request.batch is not None:
+                actions += self.arrived(playing, request.consumer, sent.now)
+        actions += self.caused(sent.ready, sent.now)
+        if END in playing.queues and sent.exchange is not None:
+            actions += self.release(playing, END, sent.now)
+        return actions
+
+    def next_due(self) -> int | None:
+        """Return the time of the next timed effect."""
+        return self._due[0][0] if self._due else None
+
+    def on_time(self, now: int) -> list[Action]:
+        """Send the effects that have become due."""
+        actions: list[Action] = []
+        while self._due and self._due[0][0] <= now:
+            _, _, connection, key = heapq.heappop(self._due)
+            actions += self.release(connection, key, now)
+        return actions
+
+    def arrived(self, connection: ConnectionProgress, awaited: AwaitedBy, now: int) -> list[Action]:
+        """Send the effects that waited for a subscription, or for a pull request at a consumer."""
+        actions: list[Action] = []
+        for key in connection.waiting.pop(awaited, ()):
+            actions += self.release(connection, key, now)
+        return actions
+
+    def caused(self, ready: Iterable[PendingEffect], now: int) -> list[Action]:
+        """Send effects whose last cause has happened."""
+        for pending in ready:
+            timed = pending.effect.timing is Timing.TIMED or self._recorded_timing
+            pending.due = pending.caused_at + (pending.effect.offset if timed else 0)
+        actions: list[Action] = []
+        for pending in ready:
+            effect = pending.effect
+            actions += self.release(self._progress.connections[effect.conn], effect.queue, now)
+        return actions
+
+    def release(self, connection: ConnectionProgress, key: QueueKey, now: int) -> list[Action]:
+        """Send the effects of a queue that may go, in order; plan a later one."""
+        actions: list[Action] = []
+        queue = connection.queues.get(key)
+        while queue:
+            pending = queue[0]
+            if pending.due is None:  # its causes have not happened, and those behind it keep their order
+                return actions
+            if not self._reaches(connection, pending):
+                connection.waiting.setdefault(_awaits(pending), {})[key] = None
+                return actions
+            if pending.due > now:
+                self._ties += 1  # entries of one time keep their order, and connections are never compared
+                heapq.heappush(self._due, (pending.due, self._ties, connection, key))
+                return actions
+            queue.popleft()
+            actions += self._deliver(connection, pending, now)
+            # Only the end of the connection is left: it waited for all other effects.
+            if connection.unsent == 1 and END in connection.queues:
+                actions += self.release(connection, END, now)
+        if queue is not None:
+            connection.queues.pop(key, None)
+        return actions
+
+    # -- one effect
+
+    def _reaches(self, connection: ConnectionProgress, pending: PendingEffect) -> bool:
+        """Tell whether an effect can reach its client; the end of a connection comes after all else."""
+        effect, frame = pending.effect, pending.effect.frame
+        if pending.to is not None:
+            return True
+        if connection.client_id is None:
+            return False
+        if frame is None:
+            return not connection.unused_changes and connection.unsent == 1
+        if effect.pulled is not None:
+            return self._requests.next_pull(connection, effect.pulled) is not None
+        return not frame.sid or connection.live_sid(frame.sid) is not None
+
+    def _deliver(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> list[Action]:
+        self._progress.sent(pending, now)
+        client_id = connection.client_id if pending.to is None else pending.to.client_id
+        client = None if client_id is None else self._clients.get(client_id)
+        if client is None:
+            return []
+        client.committed = True
+        frame = pending.effect.frame
+        if frame is None:
+            return [DisconnectClient(client.id)]
+        if pending.to is not None:
+            sid, data = pending.to.sid, self._message(pending, frame, pending.to.sid, pending.to.inbox)
+        elif frame.op in (Op.MSG, Op.HMSG):
+            sid = self._sid(client, connection, pending, frame, now)
+            data = self._message(pending, frame, sid)
+        else:
+            return [SendToClient(client.id, frame.raw)]
+        client.received(sid, frame)
+        return [SendToClient(client.id, data)]
+
+    def _sid(
+        self, client: Client, connection: ConnectionProgress, pending: PendingEffect, frame: Frame, now: int
+    ) -> bytes:
+        """Return the live subscription for a message; count it where it fulfils a delivery request."""
+        effect = pending.effect
+        if effect.pulled is not None:
+            pull = self._requests.next_pull(connection, effect.pulled)
+            assert pull is not None  # else it would not have been released
+            sid = pull.sid or b""
+            self._requests.delivered(pull, frame.reply, now)
+            return sid
+        found = connection.live_sid(frame.sid)
+        assert found is not None  # else it would not have been released
+        if effect.delivery:
+            if frame.reply:
+                self._requests.pushed(client, found, frame.reply, now)
+            else:
+                self._requests.ended(connection, self._identifiers.to_live(frame.subject))
+        return found
+
+    def _message(self, pending: PendingEffect, frame: Frame, sid: bytes, inbox: bytes = b"") -> bytes:
+        live, publish = pending.live, pending.effect.copy_of
+        subject = inbox or self.live(frame.subject)
+        reply, block = frame.reply, frame.headers if frame.header_size else b""
+        if live is None or publish is None:
+            body, reply, block = self.live(frame.body), self.live(reply), self.live(block)
+            return encode.msg(subject, sid, body, reply=reply, headers=block)
+        # The server may have added headers of its own.
+        if reply:
+            reply = live.reply if reply == publish.frame.reply else self.live(reply)
+        if block:
+            block = live.headers if block == publish.frame.headers else self.live(block)
+        return encode.msg(subject, sid, live.body, reply=reply, headers=block)
+
+    def live(self, text: bytes) -> bytes:
+        """Return a recorded subject, header block or payload with the live values in it."""
+        return live_text(self._identifiers, text) if len(text) >= SHORTEST else text
+
+
+def _awaits(pending: PendingEffect) -> AwaitedBy:
+    """Return what an effect waits for that cannot reach its client yet."""
+    effect = pending.effect
+    return effect.pulled or (effect.frame.sid if effect.frame is not None else b"")

@@ -1,0 +1,56 @@
+"""Polls that come more often than recorded, or at other times.
+
+Such a request for information gets the last answer again, such a pull request stays open until the live
+program has its answer or its time is over.
+"""
+
+from __future__ import annotations
+
+from natsproxy.replay.conversation.frame_kind import FrameKind
+from natsproxy.replay.server_playback.actions import Action, SendToClient
+from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests
+from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
+from natsproxy.replay.server_playback.pairing import Pairing
+from natsproxy.replay.server_playback.played import PlayedPoll
+from natsproxy.replay.server_playback.recorded_effects import RecordedEffects
+from natsproxy.wire import encode
+from natsproxy.wire.frames import Frame
+
+
+class RepeatedPolls(EffectSource):
+    """Answers polls as earlier ones, and gives open pull requests the recorded ones whose turn has come."""
+
+    def __init__(self, pairing: Pairing, requests: DeliveryRequests, effects: RecordedEffects) -> None:
+        self._pairing = pairing
+        self._requests = requests
+        self._effects = effects
+
+    def on_frame(self, sent: ClientFrame) -> list[Action]:
+        """Answer a poll again; after a change, see whether pull requests can be fulfilled."""
+        if sent.again is not None:
+            return self._answer_again(sent.client, sent.again, sent.frame)
+        if sent.kind is FrameKind.CHANGE and sent.exchange is not None and self._requests.pulls:
+            return self._fulfil(sent.client, sent.now)
+        return []
+
+    def _answer_again(self, client: Client, poll: PlayedPoll, frame: Frame) -> list[Action]:
+        sid = client.listening_sid(frame.reply)
+        if sid is None:
+            return []
+        actions: list[Action] = []
+        for answer in poll.answers:
+            body, block = self._effects.live(answer.body), self._effects.live(answer.headers)
+            actions.append(SendToClient(client.id, encode.msg(frame.reply, sid, body, headers=block)))
+            client.received(sid, answer)
+        return actions
+
+    def _fulfil(self, client: Client, now: int) -> list[Action]:
+        """Use recorded requests for the open pulls of a connection, now that a change was made."""
+        actions: list[Action] = []
+        for pull in self._requests.unrecorded(client.playing) if client.playing is not None else ():
+            match = self._pairing.find(client, pull.frame, FrameKind.PULL)
+            if match is not None and self._pairing.is_due(match.exchange):
+                pull.unrecorded = False
+                actions += self._effects.caused(self._pairing.fulfil(match, pull.frame, now), now)
+        return actions
