@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from natsproxy.session.connection import Connection
+from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import OpenFrame
 from natsproxy.session.phase import Phase, PipePhase
 from natsproxy.session.rule_runner import RuleRunner
@@ -58,7 +58,7 @@ class Bypass:
 
     __slots__ = ("_connection", "_lifecycle", "_runner")
 
-    def __init__(self, connection: Connection, runner: RuleRunner) -> None:
+    def __init__(self, connection: ProxiedConnection, runner: RuleRunner) -> None:
         self._connection = connection
         self._lifecycle = connection.lifecycle
         self._runner = runner

@@ -23,7 +23,7 @@ from natsproxy.wire.scanner import Interest, Scanner, byte_table
 _NOTHING = Interest()
 
 
-class Connection:
+class ProxiedConnection:
     """The parts of one connection, and what is known of its peers.
 
     pipes: the two directions, c2s first.  awaited: the reply subjects of requests that have no answer yet, as

@@ -12,7 +12,7 @@ from typing import Final
 from natsproxy.capture.filter.redact import redact_frames
 from natsproxy.protocol.patternset import PatternSet
 from natsproxy.session import close_reasons
-from natsproxy.session.connection import Connection
+from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.login import client_info, lame_duck
 from natsproxy.session.phase import OVER, Phase
 from natsproxy.session.rule_runner import NEVER, RuleRunner
@@ -27,7 +27,7 @@ class Control:
 
     __slots__ = ("_connection", "_lifecycle", "_runner", "_subscribed", "_version")
 
-    def __init__(self, connection: Connection, runner: RuleRunner) -> None:
+    def __init__(self, connection: ProxiedConnection, runner: RuleRunner) -> None:
         self._connection = connection
         self._lifecycle = connection.lifecycle
         self._runner = runner

@@ -16,7 +16,7 @@ from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
 from natsproxy.capture.format.records import Flags, Frames, Opaque
 from natsproxy.rules.interface import Decision
 from natsproxy.session.actions import Actions, Finish, Record, Send
-from natsproxy.session.outbox import Outbox, Outgoing, Source
+from natsproxy.session.outbox import Origin, Outbox, Outgoing
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
 from natsproxy.session.values import SMALL, Budget, SessionSettings, WorkLimit
 from natsproxy.wire import encode
@@ -28,8 +28,8 @@ from natsproxy.wire.scanner import Interest, Scanner
 
 UNSENT: Final = "unsent"
 """The cause of frames that were read and not sent when the connection ended."""
-OURS: Final = Source()
-"""The source of bytes of ours, or of bytes that are no frame: they have no record of their own."""
+OURS: Final = Origin()
+"""The origin of bytes of ours, or of bytes that are no frame: they have no record of their own."""
 _AS_IT_CAME: Final = Decision()
 _IN_PLACE: Final = (Op.PING, Op.PONG)
 """The ops that keep their place whatever rules say: a PONG does not say to which PING it belongs."""
@@ -250,35 +250,35 @@ class Sender:
     def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
         """Send whole frames as they came, now or behind those that wait; first: the ordinal of the first."""
         if self.outbox.active:
-            self.hold(bytes(data), frames, ops, Source(first, now), now)
+            self.hold(bytes(data), frames, ops, Origin(first, now), now)
             return
-        # No `Source` here: this is the path of frames that no rule wants.
+        # No `Origin` here: this is the path of frames that no rule wants.
         self.write(data)
         if self._records.on:
             conn, direction, out_first = self._conn, self._direction, self.out_next
             self._records.put(Frames(conn, direction, data, frames, ops, first, now, out_first, now))
         self.out_next += frames
 
-    def hold(self, data: bytes, frames: int, ops: int, source: Source, due: int) -> None:
+    def hold(self, data: bytes, frames: int, ops: int, origin: Origin, due: int) -> None:
         """Let whole frames that came wait for their time."""
         self.kept(data, frames, ops)
-        self.outbox.put(Outgoing([data], frames, ops, source, due))
+        self.outbox.put(Outgoing([data], frames, ops, origin, due))
 
-    def put(self, data: bytes, frames: int, ops: int, source: Source, now: int) -> None:
+    def put(self, data: bytes, frames: int, ops: int, origin: Origin, now: int) -> None:
         """Send bytes behind those that wait."""
         if self.outbox.active:
-            self.outbox.put(Outgoing([data], frames, ops, source, now))
+            self.outbox.put(Outgoing([data], frames, ops, origin, now))
         else:
-            self.send(data, frames, ops, source, now)
+            self.send(data, frames, ops, origin, now)
 
-    def send(self, data: bytes, frames: int, ops: int, source: Source, now: int) -> None:
+    def send(self, data: bytes, frames: int, ops: int, origin: Origin, now: int) -> None:
         """Send bytes now, and record them if they are whole frames."""
         self.write(data)
         if not frames:
             return
         self._count(data, frames, ops, 1)
         if self._records.on:
-            first, t, of, cause, secret = source
+            first, t, of, cause, secret = origin
             extra = None if of is None else {"of": of}
             conn, direction, out_first = self._conn, self._direction, self.out_next
             record = Frames(conn, direction, data, frames, ops, first, t, out_first, now, cause, extra=extra)
@@ -300,7 +300,7 @@ class Sender:
             if item.finish:
                 self._actions.append(Finish(self._direction))
             elif data:
-                self.send(data, item.frames, item.ops, item.source, now)
+                self.send(data, item.frames, item.ops, item.origin, now)
         for piece in self.outbox.slices(now, limit.reached):
             self.out_bytes += len(piece)
             self._actions.append(Send(self._direction, piece))
@@ -422,7 +422,7 @@ class DirectionPipe:
         self.flush(now)
         # A copy: a view would keep the whole read in memory as long as the delay lasts.
         data = run.buffer[run.start : run.end]
-        self.sender.hold(data, run.frames, run.ops, Source(first, now, cause=cause), until)
+        self.sender.hold(data, run.frames, run.ops, Origin(first, now, cause=cause), until)
 
     def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
         """Send other frames in the place of neighbouring ones, one for each."""
@@ -471,14 +471,14 @@ class DirectionPipe:
         self.flush(now)
         if not as_it_came:
             self.records.stayed(frame.raw, frame, ordinal, now, decision.cause, secret=secret)
-        source = self._source(as_it_came, ordinal, now, decision, secret)
+        origin = self._origin(as_it_came, ordinal, now, decision, secret)
         self.sender.surplus[frame.op] -= 1
         for raw in out:
             ops = 1 << op_of(raw, frame.op)
             if held:
-                self._hold_decided(raw, ops, frame.op, source, decision, now)
+                self._hold_decided(raw, ops, frame.op, origin, decision, now)
             else:
-                self.sender.send(raw, 1, ops, source, now)
+                self.sender.send(raw, 1, ops, origin, now)
 
     def _waits(self, decision: Decision, op: Op) -> bool:
         """Return whether a frame waits: for the time that the rules say, or behind others."""
@@ -486,15 +486,15 @@ class DirectionPipe:
         return decision.until is not None or deferred or self.outbox.active
 
     @staticmethod
-    def _source(as_it_came: bool, ordinal: int, now: int, decision: Decision, secret: bool) -> Source:
+    def _origin(as_it_came: bool, ordinal: int, now: int, decision: Decision, secret: bool) -> Origin:
         cause = decision.cause or None
-        return Source(ordinal, now, None, cause) if as_it_came else Source(None, None, ordinal, cause, secret)
+        return Origin(ordinal, now, None, cause) if as_it_came else Origin(None, None, ordinal, cause, secret)
 
     def _hold_decided(
-        self, raw: bytes, ops: int, op: Op, source: Source, decision: Decision, now: int
+        self, raw: bytes, ops: int, op: Op, origin: Origin, decision: Decision, now: int
     ) -> None:
         """Let a whole frame wait as the rules say."""
-        held = Outgoing([raw], 1, ops, source, now if decision.until is None else decision.until)
+        held = Outgoing([raw], 1, ops, origin, now if decision.until is None else decision.until)
         if op not in _IN_PLACE:
             held.overtake, held.defer = decision.overtake, decision.defer
         self.outbox.put(held)
@@ -510,8 +510,8 @@ class DirectionPipe:
         )
         if self._waits(decision, frame.op):
             due = now if decision.until is None else decision.until
-            source = self._source(as_it_came, ordinal, now, decision, secret)
-            opened.held = Outgoing([head], 1, 1 << op_of(head, frame.op), source, due, open=True)
+            origin = self._origin(as_it_came, ordinal, now, decision, secret)
+            opened.held = Outgoing([head], 1, 1 << op_of(head, frame.op), origin, due, open=True)
             self.sender.surplus[frame.op] -= 1
             self.outbox.put(opened.held)
         else:
@@ -539,7 +539,7 @@ class DirectionPipe:
         if segment.last:
             self.open = None
             # A held frame that goes on untouched is recorded as it leaves, with both of its times.
-            if opened.held is None or opened.held.source.first is None:
+            if opened.held is None or opened.held.origin.first is None:
                 self.records.open_ended(opened, now)
             if self.later:
                 self._boundary(now)
@@ -558,7 +558,7 @@ class DirectionPipe:
                 self.boundary_by = now + self._settings.boundary_timeout
             return
         for each, op in self.records.split(raw, ops):
-            self.sender.put(each, 1, op, Source(cause=cause), now)
+            self.sender.put(each, 1, op, Origin(cause=cause), now)
 
     def _boundary(self, now: int) -> None:
         later, self.later, self.boundary_by = self.later, [], None
@@ -578,7 +578,7 @@ class DirectionPipe:
             self.records.open_ended(opened, now, Flags.CUT)
             if opened.held is not None:
                 # It is recorded now, and goes out as far as it came: it is no frame, and none is awaited.
-                opened.held.source, opened.held.frames, opened.held.open = OURS, 0, False
+                opened.held.origin, opened.held.frames, opened.held.open = OURS, 0, False
 
     def cut(self, rest: bytes, now: int) -> None:
         """Take the end of the sender's stream, maybe inside a frame; pass the last bytes and record them."""
@@ -606,10 +606,10 @@ class DirectionPipe:
         self.unsent = deque(self.outbox.left()) if self.unsent is None else self.unsent
         while self.unsent and not limit.reached():
             held = self.unsent.popleft()
-            if held.frames and held.source.first is not None:
+            if held.frames and held.origin.first is not None:
                 data = b"".join(held.parts)
                 run = Run(data, 0, len(data), held.frames, held.ops)
-                self.records.stayed(data, run, held.source.first, held.source.t, held.source.cause or UNSENT)
+                self.records.stayed(data, run, held.origin.first, held.origin.t, held.origin.cause or UNSENT)
         if not (self.unsent or self.ended):
             self.records.left(self.scanner.rest(), self.scanner.ordinal, now)
             self.step(PipeEvent.END)

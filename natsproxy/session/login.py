@@ -25,7 +25,7 @@ from natsproxy.protocol.info import Info, parse_info, rewrite_info
 from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Authenticate, Emit
-from natsproxy.session.connection import Connection
+from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.identity import Identity
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
@@ -71,7 +71,7 @@ class Login:
         "speak_by",
     )
 
-    def __init__(self, connection: Connection, runner: RuleRunner, hooks: Hooks) -> None:
+    def __init__(self, connection: ProxiedConnection, runner: RuleRunner, hooks: Hooks) -> None:
         self.refusal: str | None = None
         self.speak_by: int | None = None
         self._connection = connection

@@ -1,7 +1,7 @@
 """Held bytes of one direction: delays, reordering, and slow links.
 
 Law: order belongs to the direction.  An item waits for its own time and for all items before it, unless it
-may be overtaken.  Outgoings are whole frames, or the growing head of one large frame (`open`), behind which
+may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), behind which
 everything waits.  The outbox is in use only while items wait, the link has conditions, or the peer takes no
 bytes; its bytes are counted, and above a limit their sender is no longer read.
 """
@@ -27,8 +27,8 @@ OVERHEAD = 400
 _PART: Final = 4096  # shorter parts of an open item are joined: a peer may send its payload byte by byte
 
 
-class Source(NamedTuple):
-    """The source of frames that go out, as their record has it; the default is a frame of ours.
+class Origin(NamedTuple):
+    """The origin of frames that go out, as their record has it; the default is a frame of ours.
 
     first, t: the ordinal of the first and their time on the other leg, None where they did not come so.
     of: the ordinal of the frame in whose place they go.  cause: the rule, or "proxy".  secret: another form
@@ -54,7 +54,7 @@ class Outgoing:
     parts: list[bytes]
     frames: int
     ops: int
-    source: Source
+    origin: Origin
     due: int
     overtake: bool = False
     defer: int = 0

@@ -23,7 +23,7 @@ from natsproxy.rules.interface import (
 )
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
-from natsproxy.session.connection import Connection
+from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import PLAIN
 from natsproxy.session.phase import PipeEvent, PipePhase
@@ -68,7 +68,7 @@ class RuleRunner:
         "suspended",
     )
 
-    def __init__(self, connection: Connection, chain: Chain, now: int) -> None:
+    def __init__(self, connection: ProxiedConnection, chain: Chain, now: int) -> None:
         self.chain = chain
         self.rules: ConnectionRules = chain.bind(connection, None, now)
         self.next_due: int | None = None

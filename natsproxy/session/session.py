@@ -36,7 +36,7 @@ from natsproxy.rules.interface import BatchResult, Chain, Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Action
 from natsproxy.session.bypass import Bypass
-from natsproxy.session.connection import Connection
+from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.control import Control
 from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe
 from natsproxy.session.identity import NO_CERTIFICATE, Certificate
@@ -100,7 +100,7 @@ class Session:
         budget: Budget | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
     ) -> None:
-        self.connection = connection = Connection(
+        self.connection = connection = ProxiedConnection(
             settings, conn, ordinal, address, certificate, record, budget or Budget(UNLIMITED)
         )
         self.pipes = connection.pipes

@@ -1,4 +1,4 @@
-"""CONNECT where the proxy has an identity: rewritten, checked, refused, recorded."""
+"""INFO and CONNECT: rewritten, checked, refused, recorded, and what else a client may begin with."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials, KeyPair
 from natsproxy.session import close_reasons
 from natsproxy.session.identity import Certificate, Identity
+from natsproxy.session.login import clears_subscriptions, client_info, info_of, other_protocol, why_unusable
+from natsproxy.session.values import SessionSettings
 from natsproxy.wire.ops import C2S, Op
 from tests.session.playbook import CONNECT, INFO, Playbook
 
@@ -313,3 +315,92 @@ def test_a_refused_connect_is_recorded() -> None:
     (came,) = [record for record in session.records if record.ops == Op.CONNECT.bit]
     assert (came.in_first, came.out_first, came.cause) == (0, None, "proxy")
     assert members(bytes(came.data))["pass"] == "[withheld: secret]"
+
+
+# -- the greeting of the server
+
+
+@pytest.mark.parametrize("name", [b"INFO", b"info"])
+@pytest.mark.parametrize("end", [b"\r\n", b" \r\nPING\r\n", b""])
+def test_the_first_line_of_a_server_tells_its_info(name: bytes, end: bytes) -> None:
+    info = info_of(name + b' {"max_payload":7}' + end)
+    assert info is not None
+    assert info.max_payload == 7
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 400 Bad Request\r\n", b"INFO nothing\r\n", b""])
+def test_another_first_line_is_no_info(line: bytes) -> None:
+    assert info_of(line) is None
+
+
+def test_only_a_port_for_clients_can_be_proxied() -> None:
+    client, leaf = info_of(INFO), info_of(b'INFO {"leafnode_urls":["127.0.0.1:7422"]}\r\n')
+    assert client is not None
+    assert leaf is not None
+    assert why_unusable(client) is None
+    assert "leaf" in (why_unusable(leaf) or "")
+
+
+ADDRESSES = (
+    b'{"host":"10.0.0.1","port":4222,"connect_urls":["10.0.0.1:4222"],"ws_connect_urls":["10.0.0.1:80"]}'
+)
+
+
+@pytest.mark.parametrize(
+    ("advertise", "kept"),
+    [
+        ("pass", {**json.loads(ADDRESSES)}),
+        ("strip", {"host": "proxy", "port": 1}),
+        ("self", {"host": "proxy", "port": 1, "connect_urls": ["proxy:1"]}),
+    ],
+)
+def test_the_client_learns_the_addresses_that_are_for_it(advertise: str, kept: dict[str, object]) -> None:
+    settings = SessionSettings(advertise=advertise, self_host="proxy", self_port=1, self_urls=("proxy:1",))
+    assert json.loads(client_info(ADDRESSES, settings)) == kept
+
+
+def test_an_info_without_changes_is_the_very_same() -> None:
+    args = b'{ "server_id" : "S" }'
+    assert client_info(args, SessionSettings(advertise="pass")) is args
+
+
+@pytest.mark.parametrize(
+    ("version", "clears"),
+    [
+        ("2.11.16", False),
+        ("2.11.17", True),
+        ("2.12.7", False),
+        ("2.12.8", True),
+        ("2.13.0", False),
+        ("2.14.0", True),
+        ("3.0.0", True),
+        ("", False),
+    ],
+)
+def test_a_second_connect_clears_the_subscriptions_of_some_servers(version: str, clears: bool) -> None:
+    assert clears_subscriptions(version) is clears
+    play = Playbook().server(INFO.replace(b"2.15.1", version.encode()))
+    play.client(CONNECT + b"SUB a 1\r\n" + CONNECT)
+    assert bool(play.session.connection.subs) is not clears
+
+
+@pytest.mark.parametrize("head", [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"PROXY TCP4", b"\x10\x0c"])
+def test_a_client_of_another_protocol_is_told(head: bytes) -> None:
+    play = Playbook().server(INFO).client(head)
+    assert play.to_client == INFO + b"-ERR 'Unknown Protocol Operation'\r\n"
+    assert play.to_server == b""
+    assert play.end is not None
+    assert (play.end.cause, play.end.detail) == (
+        close_reasons.CLIENT_PROTOCOL,
+        f"the client sent {other_protocol(head)}",
+    )
+
+
+def test_news_that_come_before_the_first_pong_wait_for_it_the_latest_of_many() -> None:
+    """Each tells the whole state of the server's cluster."""
+    play = Playbook().server(INFO).client(CONNECT + b"PING\r\n")
+    news = [b'INFO {"connect_urls":["h:%d"]} \r\n' % number for number in range(20)]
+    play.server(b"".join(news))
+    assert play.to_client == INFO
+    play.server(b"PONG\r\n")
+    assert play.to_client == b"PONG\r\n" + b"".join(news[4:])

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.rules.interface import LinkConditions
-from natsproxy.session.outbox import OVERHEAD, Outbox, Outgoing, Source
+from natsproxy.session.outbox import OVERHEAD, Origin, Outbox, Outgoing
 
 
 def item(name: int, due: int, *, overtake: bool = False, defer: int = 0) -> Outgoing:
-    return Outgoing([b"%d" % name], 1, 1, Source(), due, overtake, defer)
+    return Outgoing([b"%d" % name], 1, 1, Origin(), due, overtake, defer)
 
 
 class ReferenceOutbox:
