@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import trio
 
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.slices import sliced
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.format.blocks import Block, Kind, Summary
 from natsproxy.capture.format.records import Close, Open

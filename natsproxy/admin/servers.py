@@ -9,10 +9,9 @@ from typing import Any
 import trio
 
 from natsproxy.admin.api.app import OPEN_PATHS, admin_app
-from natsproxy.admin.collection import ProxyCollection
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import App, HttpServer
-from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.monitor.app import monitor_app
 from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.admin.page.app import PageApp

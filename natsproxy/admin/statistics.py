@@ -7,6 +7,7 @@ open ones is made when somebody asks, a slice at a time, so that thousands of th
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import aclosing
@@ -15,15 +16,43 @@ from typing import Final
 import trio
 
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
-from natsproxy.admin.durations import Durations
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.slices import sliced
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
 from natsproxy.session.traffic import Traffic
-from natsproxy.units import SECOND
+from natsproxy.units import MICROSECOND, MILLISECOND, SECOND
+
+_UNITS: Final = (
+    10 * MICROSECOND,
+    100 * MICROSECOND,
+    MILLISECOND,
+    10 * MILLISECOND,
+    100 * MILLISECOND,
+    SECOND,
+    10 * SECOND,
+)
+BOUNDS: Final = tuple(number * unit for unit in _UNITS for number in (1, 2, 5))
+"""The upper bounds of the buckets, in ns."""
+
+
+class Durations:
+    """A histogram of durations.
+
+    counts: by bucket, those above the last bound at the end.  total: the sum of the durations.
+    """
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0
+
+    def observe(self, ns: int, times: int = 1) -> None:
+        """Count a duration."""
+        self.counts[bisect_left(BOUNDS, ns)] += times
+        self.total += ns * times
+
 
 _KEPT: Final = 10_000  # connections that have ended: nats-server's default
 _LOOK: Final = 0.1  # seconds

@@ -13,8 +13,8 @@ from natsproxy.admin.live_frames import MOST, PAYLOAD
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice
-from natsproxy.capture.listing.from_row import from_row
 from natsproxy.capture.listing.listing import Event, Listed
+from natsproxy.capture.listing.row import from_row
 from natsproxy.cli.admin_client import AdminClient, AdminError, admin_options
 from natsproxy.cli.filters import live_choices
 from natsproxy.cli.frame_lines import FramePrinter, shown_frames, terminal_width

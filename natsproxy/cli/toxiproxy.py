@@ -27,7 +27,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.log import LogFile, logger
 
 if TYPE_CHECKING:  # it needs packages of an extra
-    from natsproxy.admin.collection import ProxyCollection
+    from natsproxy.admin.managed import ProxyCollection
     from natsproxy.admin.toxiproxy.server import ToxiproxyServer
 
 
@@ -103,7 +103,7 @@ def toxiproxy(
 def _imported() -> tuple[type[ToxiproxyServer], ProxyCollection]:
     """Return the class of the server, and a collection for it.  Raises ConfigError without their packages."""
     try:
-        from natsproxy.admin.collection import ProxyCollection
+        from natsproxy.admin.managed import ProxyCollection
         from natsproxy.admin.toxiproxy.server import ToxiproxyServer
     except ModuleNotFoundError as error:
         if error.name is not None and error.name.startswith("natsproxy"):

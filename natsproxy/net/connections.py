@@ -25,9 +25,8 @@ from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import Deadlines
 from natsproxy.net.dial import NoServer
 from natsproxy.net.endpoints import Endpoint
-from natsproxy.net.leg import AnyLeg, Leg, LegLost
+from natsproxy.net.leg import AnyLeg, Leg, LegLost, linger
 from natsproxy.net.limits import Limits
-from natsproxy.net.lingering import linger
 from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SettingsOfSessions
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recording import Recording

@@ -5,6 +5,7 @@ trio only where it would block: `try_receive`, then `wait_readable`; `write`, th
 
 `AnyLeg` is the interface, `Leg` the plain leg on a socket.  The others are layers (`layered_leg.py`).
 Errors of sockets are translated here, once: a leg raises LegLost and nothing else.
+`linger` closes legs in good order.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import struct
 import sys
 import termios
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
 import trio
 
 from natsproxy.addresses import Address, address_of
-from natsproxy.net.keepalive import keep_alive
-from natsproxy.net.tcp_info import TcpInfo, tcp_info
+from natsproxy.net.tcp import TcpInfo, keep_alive, tcp_info
 
 SMALLEST_READ = 65_536
 LARGEST_READ = 262_144
@@ -377,3 +378,53 @@ class Leg:
         except OSError:
             return "gone"
         return str(address_of(*name[:2]))
+
+
+LINGER: Final = 1.0
+"""Seconds that a peer has to take the bytes before the end."""
+
+
+async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
+    """Half-close legs in good order, and wait for their peers to do the same.
+
+    shield: wait though the task is cancelled.
+    """
+    waiting = [leg for leg in legs if not _closed(leg)]
+    if not waiting:  # as where one side left, and the other was told
+        return
+    with trio.move_on_after(LINGER, shield=shield):
+        async with trio.open_nursery() as nursery:
+            for leg in waiting:
+                nursery.start_soon(_close_in_order, leg)
+
+
+def _closed(leg: AnyLeg) -> bool:
+    """Half-close a leg without a backlog; tell whether its peer has done so, or is lost."""
+    if leg.backlog:
+        return False
+    leg.finish()
+    try:
+        return leg.try_receive() == b""
+    except LegLost:
+        return True
+
+
+async def _close_in_order(leg: AnyLeg) -> None:
+    """Flush, half-close, then read to the end: unread bytes would turn our close into an RST.
+
+    That may destroy bytes that the peer has yet to read.  A peer that has all of them, and our end, and goes
+    on writing, is reset, as by one that is gone.
+    """
+    before: int | None = None  # bytes that it may have sent before it had our end
+    with suppress(LegLost):
+        await leg.flush()
+        leg.finish()
+        while data := await leg.receive():
+            if before is not None:
+                before -= len(data)
+                if before < 0:
+                    leg.reset()
+                    return
+            elif leg.delivered:
+                before = leg.unread
+            await trio.lowlevel.checkpoint()  # a peer that never stops sending must not keep the loop

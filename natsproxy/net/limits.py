@@ -14,7 +14,7 @@ The server has a `write_deadline` too, and ends its leg of a slow client.  The p
 before the client takes what came earlier.
 
 The first bytes of a client have a time limit of their own, `auth_timeout`.  A peer that vanished without a
-word is found by the kernel (`keepalive.py`).
+word is found by the kernel (`tcp.py`).
 """
 
 from __future__ import annotations

@@ -20,14 +20,13 @@ from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.net.client_users import Check
 from natsproxy.net.clock import now_ns
-from natsproxy.net.contained import contained
 from natsproxy.net.deadlines import EARLY, NEVER, Deadlines
+from natsproxy.net.error_boundary import error_boundary
 from natsproxy.net.lazy_nursery import LazyNursery
-from natsproxy.net.leg import AnyLeg, LegLost, PlaneLeg
-from natsproxy.net.lingering import LINGER, linger, with_lost_cause
+from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, linger
 from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Place, Plane
-from natsproxy.net.tcp_info import TcpInfo
+from natsproxy.net.tcp import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
@@ -158,19 +157,19 @@ class Relay:
 
     # -- control
 
-    @contained
+    @error_boundary
     def catch_up(self) -> None:
         """Let the session count the frames that went past it."""
         self._catch_up()
 
-    @contained
+    @error_boundary
     def record(self, on: bool) -> None:
         """Make records from the next frame on, or stop making them."""
         self._catch_up()
         self.session.record(on)
         self._settle()
 
-    @contained
+    @error_boundary
     def snapshot(self) -> dict[str, Any]:
         """Return the state of the connection for a preamble (see `Session.snapshot`)."""
         self._catch_up()
@@ -182,21 +181,21 @@ class Relay:
         """End the connection now."""
         self._stop(End(cause, detail, reset))
 
-    @contained
+    @error_boundary
     def swap(self, chain: Chain, limit: WorkLimit = UNLIMITED_WORK) -> bool:
         """Put another chain in force; return whether it is, or the connection over: else call it again."""
         self._catch_up()
         self._perform(self.session.swap(chain, now_ns(), limit))
         return self.session.runner.chain is chain or self.session.over
 
-    @contained
+    @error_boundary
     def control(self, act: Callable[[Control, int], None]) -> None:
         """Let an operator act on the connection.  act: is given the time (ns)."""
         self._catch_up()
         act(self.session.control, now_ns())
         self._perform(self.session.take_actions())
 
-    @contained
+    @error_boundary
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that have no answer yet."""
         return self.session.control.requests()
@@ -212,7 +211,7 @@ class Relay:
             self._fence(passed)
             await passed.wait()
 
-    @contained
+    @error_boundary
     def _fence(self, passed: trio.Event) -> None:
         self._catch_up()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
@@ -321,7 +320,7 @@ class Relay:
 
     def _stop(self, end: End) -> None:
         if self.end is None:
-            self.end = with_lost_cause(end, self.client, self.server, self.session.connection.server_error)
+            self.end = _with_lost_cause(end, self.client, self.server, self.session.connection.server_error)
             self._halt()
 
     def _halt(self) -> None:
@@ -338,7 +337,7 @@ class Relay:
             self.due = due
             self._deadlines.add(due, self.conn)
 
-    @contained
+    @error_boundary
     def tick(self) -> None:
         """Do the work of the session that is due, for a time slice at most."""
         self._catch_up()
@@ -350,3 +349,14 @@ class Relay:
         before = self.session.frames_sent
         self._perform(self.session.tick(max(now, due), self._ticks))
         self._ticks.end_step(self.session.frames_sent - before)
+
+
+def _with_lost_cause(end: End, client: PlaneLeg, server: PlaneLeg, error: str) -> End:
+    """Return an end with the cause that the sockets tell: to a session, a lost leg has only closed.
+
+    error: the -ERR with which the server closes; it may reset as well, where bytes of the client are left.
+    """
+    if end.cause not in close_reasons.LOST or (error and end.cause == close_reasons.SERVER_CLOSED):
+        return end
+    leg = client if end.cause == close_reasons.CLIENT_CLOSED else server
+    return end if leg.lost is None else End(close_reasons.LOST[end.cause][leg.broken], leg.lost)

@@ -15,7 +15,7 @@ import trio
 from natsproxy.events import Event, Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.endpoints import Endpoint
-from natsproxy.net.lingering import LINGER
+from natsproxy.net.leg import LINGER
 
 MOMENT: Final = LINGER + 0.5
 """Seconds from the first end to the report: clients may linger after their server."""

@@ -17,18 +17,62 @@ Theory
 
 from __future__ import annotations
 
+import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
-from natsproxy.net.peer_certificate import certificate_of
 from natsproxy.session.identity import Certificate
 from natsproxy.units import format_duration
+
+_SHORT: Final = {
+    "commonName": "CN",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "countryName": "C",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "STREET",
+    "postalCode": "POSTALCODE",
+    "serialNumber": "SERIALNUMBER",
+    "domainComponent": "DC",
+}
+_SPECIAL: Final = re.compile(r'[,+"\\<>;]|^[ #]| $')
+_NAMES: Final = ("email", "DNS", "URI")
+
+
+def certificate_of(found: Mapping[str, Any] | None) -> Certificate:
+    """Return the names in a peer's certificate, as nats-server reads them for `verify_and_map`.
+
+    found: as `ssl.SSLSocket.getpeercert` gives it.  The subject is text as in RFC 2253: the last name first.
+
+    A certificate without a subject is known by its first alternative name.
+    """
+    if not found:
+        return Certificate()
+    alternatives: Sequence[tuple[str, str]] = found.get("subjectAltName", ())
+    parts = ["+".join(map(_part, names)) for names in found.get("subject", ())]
+    subject = ",".join(reversed(parts))
+    names = [value for kind in _NAMES for each, value in alternatives if each == kind]
+    return Certificate(
+        subject or next((f"{kind}:{value}" for kind, value in alternatives), ""),
+        tuple(names + [subject] * bool(subject)),
+    )
+
+
+def _part(part: tuple[str, str]) -> str:
+    name, value = part
+    return f"{_SHORT.get(name, name)}={_SPECIAL.sub(_escaped, value)}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
 
 _SLICE: Final = 32_768  # bytes through a BIO at once: it keeps the largest size that it ever had
 _RECORD: Final = 16_384  # bytes of the largest record

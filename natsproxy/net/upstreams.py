@@ -1,8 +1,8 @@
 """The upstream: the servers of a proxy, and the choice of one for each connection.
 
 The servers are those of the settings and, where the operator wants that, those that the cluster names in its
-INFOs.  `endpoints.py` looks up their addresses, `health.py` puts those in order, `race.py` dials until one
-serves, with attempts from `dial.py`.  Where none does, the client is held for the time of `upstream_hold`.
+INFOs.  `endpoints.py` looks up their addresses, `health.py` puts those in order, `dial.py` dials until one
+serves.  Where none does, the client is held for the time of `upstream_hold`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,11 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.config.endpoints import Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event
-from natsproxy.net.dial import Dialer, Dialled, NoServer
+from natsproxy.net.dial import SLOW, Dialer, Dialled, NoServer, Race
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.opening import ClientFacts
-from natsproxy.net.race import SLOW, Race
 from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify

@@ -4,7 +4,7 @@ In flow subjects, headers, payloads and arguments as they stand on the wire; out
 meaning which nats-server or its clients give them.  No I/O, no clock, nothing above `wire`.
 
 Read `subjects.py` first: everything matches subjects by its rules.  `patternset.py` matches many patterns at
-once; `mapping.py` and `mapping_tokens.py` are the server's subject mapping, `permissions.py` its permissions.
+once; `mapping.py` is the server's subject mapping, `permissions.py` its permissions.
 `connect.py` and `info.py` read the greeting (with `gojson.py`, Go's JSON), `errors.py` the -ERR texts,
 `jetstream.py` API, acks and statuses.  `identifiers.py` and `template.py` recognise generated names,
 `folding.py` finds positions with too many names; `redaction.py` withholds secrets.

@@ -20,7 +20,7 @@ from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.config.tls import HandshakeFirst, TlsSettings
 from natsproxy.events import Closed, Event
-from natsproxy.net import keepalive
+from natsproxy.net import tcp
 from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
@@ -331,7 +331,7 @@ async def test_a_peer_that_vanishes_is_found_within_minutes(nats_server: NatsSer
 
 async def test_a_peer_that_vanishes_with_bytes_on_their_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then the kernel asks nothing: it repeats the bytes, for a quarter of an hour by its defaults."""
-    monkeypatch.setattr(keepalive, "UNACKNOWLEDGED", 300)
+    monkeypatch.setattr(tcp, "UNACKNOWLEDGED", 300)
     asked = trio.Event()
     drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # BPF: return 0
 

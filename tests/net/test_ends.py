@@ -145,7 +145,7 @@ async def test_the_record_names_who_was_lost(who: str, sends: str) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the proxy linger longer than any test lasts."""
-    monkeypatch.setattr("natsproxy.net.lingering.LINGER", 10 * DEADLINE)
+    monkeypatch.setattr("natsproxy.net.leg.LINGER", 10 * DEADLINE)
 
 
 async def write_on(client: trio.SocketStream) -> None:

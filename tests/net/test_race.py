@@ -11,10 +11,9 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.bounded import BoundedDict
 from natsproxy.config.endpoints import Server
-from natsproxy.net.dial import Dialled, NoServer
+from natsproxy.net.dial import SLOW, Dialled, NoServer, Race
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg
-from natsproxy.net.race import SLOW, Race
 
 INFO = b'INFO {"server_id":"S","max_payload":1} \r\n'
 LAME = b'INFO {"server_id":"S","max_payload":1,"ldm":true} \r\n'

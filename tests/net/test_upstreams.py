@@ -18,7 +18,7 @@ from natsproxy.capture.format.records import Item, Open
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice, Opened
-from natsproxy.net import race
+from natsproxy.net import dial
 from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
@@ -41,7 +41,7 @@ GREETED = b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n'
 
 @pytest.fixture(autouse=True)
 def _no_haste(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(race, "SLOW", LIMIT)  # a busy machine must not overtake a server
+    monkeypatch.setattr(dial, "SLOW", LIMIT)  # a busy machine must not overtake a server
 
 
 @pytest.fixture(params=["native", "python"])
@@ -336,7 +336,7 @@ async def test_a_server_that_goes_takes_its_clients_with_it_at_once() -> None:
 
 async def test_silence_and_a_black_hole_are_overtaken(monkeypatch: pytest.MonkeyPatch) -> None:
     """They cost a client a moment, and are tried later; said once it happens again."""
-    monkeypatch.setattr(race, "SLOW", 0.1)
+    monkeypatch.setattr(dial, "SLOW", 0.1)
     silent, good = FakeServer("silent"), FakeServer("good")
     silent.mood = "silent"
     with black_hole() as port:
@@ -366,7 +366,7 @@ async def test_a_hostile_server_is_passed_over(mood: str) -> None:
 
 async def test_a_silent_server_that_is_alone_is_a_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the reason of each: one connects, the other does not."""
-    monkeypatch.setattr(race, "SLOW", 0)
+    monkeypatch.setattr(dial, "SLOW", 0)
     silent = FakeServer("silent")
     silent.mood = "silent"
     with black_hole() as port:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol import headers
-from natsproxy.protocol.header_block import HeaderBlock
+from natsproxy.protocol.headers import HeaderBlock
 
 PIECES = [b"NATS/1.0", b" 503", b"\r\n", b"\n", b"\r", b"A:", b"A: x", b"B:y", b"A", b":", b" ", b"\xff"]
 BLOCKS = st.builds(

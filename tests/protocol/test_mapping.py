@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.mapping import Destination, Mapping, SubjectTransform
-from natsproxy.protocol.mapping_tokens import fnv1a
+from natsproxy.protocol.mapping import Destination, Mapping, SubjectTransform, fnv1a
 from natsproxy.protocol.subjects import is_valid_publish, matches
 from tests.kit.servers import NatsServer
 from tests.protocol.live import Client

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.mapping import SubjectTransform
-from natsproxy.protocol.mapping_tokens import Source, compile_token, fnv1a, refuse_to_draw
+from natsproxy.protocol.mapping import Source, SubjectTransform, compile_token, fnv1a, refuse_to_draw
 
 
 @pytest.mark.parametrize(("data", "value"), [(b"", 0x811C9DC5), (b"a", 0xE40C292C), (b"foobar", 0xBF9CF968)])

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from natsproxy.protocol.header_block import HeaderBlock
+from natsproxy.protocol.headers import HeaderBlock
 from natsproxy.rules.engine import rule_engine
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.rule_engine import RuleEngine

@@ -15,7 +15,7 @@ from typing import Any, Final
 from natsproxy.admin.api import times
 from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
 from natsproxy.net.relay import Relay
 from natsproxy.session import close_reasons

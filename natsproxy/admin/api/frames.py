@@ -10,8 +10,8 @@ from natsproxy.admin.api.events import HEADERS, MEDIA, event
 from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.live_frames import MOST, PAYLOAD, VIEWERS
+from natsproxy.admin.slices import sliced
 from natsproxy.admin.streamed import Streamed
-from natsproxy.admin.turn import sliced
 from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.format.records import Close, Open
 from natsproxy.capture.listing.choice import Choice

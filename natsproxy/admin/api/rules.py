@@ -12,7 +12,7 @@ from natsproxy.admin.api import times
 from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.slices import sliced
 from natsproxy.events import Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.rule_book import Entry

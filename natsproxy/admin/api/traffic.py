@@ -10,7 +10,7 @@ from typing import Any, Final
 from natsproxy.admin.api.operation import Ask, Operation, Param
 from natsproxy.admin.api.schema import fields, items, shape, text, whole
 from natsproxy.admin.connection_facts import ORDERS, ConnectionFacts, facts_of
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
 from natsproxy.net.relay import Relay
 from natsproxy.session.traffic import FROM_CLIENT, TO_CLIENT

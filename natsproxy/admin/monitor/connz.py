@@ -25,7 +25,7 @@ from natsproxy.admin.monitor.go_values import (
     uptime,
 )
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.turn import joined, sliced
+from natsproxy.admin.slices import joined, sliced
 from natsproxy.rules.interface import Subscription
 from natsproxy.session.session import Session
 

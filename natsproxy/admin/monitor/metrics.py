@@ -23,10 +23,10 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from natsproxy import __version__
-from natsproxy.admin.durations import BOUNDS, Durations
 from natsproxy.admin.monitor.process import resident_bytes
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.turn import sliced
+from natsproxy.admin.slices import sliced
+from natsproxy.admin.statistics import BOUNDS, Durations
 from natsproxy.session.traffic import POINTS, Traffic
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import OPS

@@ -15,7 +15,7 @@ from typing import Final
 from natsproxy.admin.monitor.connz import DEFAULT_LIMIT, described
 from natsproxy.admin.monitor.go_values import BadParameter, Query, boolean, integer, written
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.admin.turn import joined, sliced
+from natsproxy.admin.slices import joined, sliced
 from natsproxy.net.relay import Relay
 from natsproxy.protocol.subjects import is_valid_publish, matches
 from natsproxy.rules.interface import Subscription

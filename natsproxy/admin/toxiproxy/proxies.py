@@ -14,8 +14,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.addresses import MAX_PORT, Address, address_of
-from natsproxy.admin.collection import ProxyCollection
-from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.toxiproxy.go_json import (
     ApiError,
     Read,

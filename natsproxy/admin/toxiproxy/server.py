@@ -8,10 +8,9 @@ from typing import Final, Protocol
 
 import trio
 
-from natsproxy.admin.collection import ProxyCollection
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import HttpServer
-from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.toxiproxy.app import ToxiproxyApp
 from natsproxy.admin.toxiproxy.go_json import ApiError
 from natsproxy.admin.toxiproxy.proxies import MainProxy, Proxies

@@ -13,8 +13,7 @@ from typing import TypeVar
 
 from natsproxy.events import PASSED, Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
-from natsproxy.protocol.header_block import HeaderBlock
-from natsproxy.protocol.headers import trace_steps, traced_subject
+from natsproxy.protocol.headers import HeaderBlock, trace_steps, traced_subject
 from natsproxy.protocol.permissions import may_arm
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.engine.decision_builder import DecisionBuilder

@@ -22,7 +22,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final, NamedTuple
 
 from natsproxy.addresses import split_host_port
-from natsproxy.protocol.header_block import HeaderBlock
+from natsproxy.protocol.headers import HeaderBlock
 from natsproxy.protocol.subjects import matches
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.roles import ROLES, Role

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.admin.collection import ProxyCollection
-from natsproxy.admin.managed import ManagedProxy
+from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.toxiproxy.server import ToxiproxyServer
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.config.settings import ProxySettings

@@ -13,7 +13,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Server
 from natsproxy.config.tls import UpstreamTls
-from natsproxy.net import dial, health, race
+from natsproxy.net import dial, health
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND, SECOND
@@ -32,7 +32,7 @@ PINS = f'verify: true, pinned_certs: ["{"ab" * 32}"]'  # of a certificate that n
 @pytest.fixture(params=["native", pytest.param("python", marks=pytest.mark.long)])
 def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROXY_PLANE", request.param)
-    monkeypatch.setattr(race, "SLOW", 20.0)  # a busy machine must not overtake a server
+    monkeypatch.setattr(dial, "SLOW", 20.0)  # a busy machine must not overtake a server
 
 
 @pytest.fixture

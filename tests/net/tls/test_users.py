@@ -19,7 +19,7 @@ from cryptography import x509
 
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Greeted
-from natsproxy.net.peer_certificate import certificate_of
+from natsproxy.net.tls_leg import certificate_of
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.session.identity import Identity
 from tests.kit.authority import Authority

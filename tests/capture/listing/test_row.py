@@ -12,9 +12,8 @@ import pytest
 
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.listing.choice import Choice, listed_frames
-from natsproxy.capture.listing.from_row import from_row
 from natsproxy.capture.listing.listing import Listed
-from natsproxy.capture.listing.row import json_line, row
+from natsproxy.capture.listing.row import from_row, json_line, row
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.frame_lines import FramePrinter

@@ -1,4 +1,4 @@
-"""Calls into one connection from outside it, as from a loop over all connections.
+"""An error boundary round each connection, for calls from outside it, as from a loop over all connections.
 
 A bug in one connection's code must neither end the caller nor keep the call from the connections after it.
 """
@@ -10,7 +10,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 
-class Connection(Protocol):
+class EndsAlone(Protocol):
     """A connection that ends alone.  error: the bug that it ends for, None for none."""
 
     error: BaseException | None
@@ -20,12 +20,12 @@ class Connection(Protocol):
         ...
 
 
-C = TypeVar("C", bound=Connection)
+C = TypeVar("C", bound=EndsAlone)
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def contained(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T | None]:
+def error_boundary(method: Callable[Concatenate[C, P], T]) -> Callable[Concatenate[C, P], T | None]:
     """Let an exception of a method end its connection; the caller gets None then, and for later calls."""
 
     @wraps(method)

@@ -1,4 +1,4 @@
-"""Long work in slices: the traffic of the same loop does not wait for an answer."""
+"""Long answers made in slices of time, so that the traffic on the same loop does not wait for them."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ async def check(made: Stage, pairs: list[Pair], sent: bytes = FRAME, passed: byt
         if number == 1:
             assert await receive(server, 100) == b""
             assert await made.end_of(1) == close_reasons.INTERNAL
-            assert "RuntimeError at test_contained.py" in made.ends[1].detail
+            assert "RuntimeError at test_error_boundary.py" in made.ends[1].detail
         else:
             await client.send_all(sent)
             assert await receive(server, len(passed)) == passed
