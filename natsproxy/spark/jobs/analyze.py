@@ -28,7 +28,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from natsproxy.errors import ConfigError
-from natsproxy.spark.class_loader import use_task_loader
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.sail import percentile
 from natsproxy.spark.schema import SOURCES
@@ -143,8 +142,7 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
     wanted = [name for name in tables if name not in SOURCES]
     empty = _empty(store, wanted) if store.local_tasks else set[str]()
     selecting = [name for name in wanted if "exchanges" in FROM[name][1] and name not in empty]
-    begin = partial(use_task_loader, frames.sparkSession) if store.compiles_here else None
-    with ThreadPoolExecutor(AT_ONCE, initializer=begin) as pool, ExitStack() as kept:
+    with ThreadPoolExecutor(AT_ONCE) as pool, ExitStack() as kept:
 
         def keep(name: str, rows: DataFrame) -> DataFrame:
             return kept.enter_context(store.kept(name, rows))

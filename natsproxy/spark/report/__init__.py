@@ -1,10 +1,11 @@
 """The report: the tables of an analysis flow in, one self-contained HTML page flows out.
 
-`collect.py` asks Spark for small answers, section by section; the questions stand in `traffic.py`,
-`senders.py`, `exchanges.py`, `jetstream.py`, `faults.py` and `peers.py`, their common parts in `rows.py`.
+`collect.py` asks Spark for small answers, section by section; the queries stand in `traffic.py`,
+`senders.py`, `exchanges.py`, `jetstream.py`, `faults.py` and `connections.py`, their common parts in
+`groups.py`.
 `findings.py` picks the few sentences for the top of the page.  `page.py` puts all of it as JSON into the
 page, which draws itself (`*.js`).  `page.py` and `findings.py` know nothing of Spark.  Read `collect.py`
-first: `QUESTIONS` is the list of its data.
+first: `SECTIONS` is the list of its data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The data of the report, collected from the tables: `QUESTIONS` is the list of questions.
+"""The data of the report, collected from the tables: `SECTIONS` is the list of questions.
 
 All aggregation is Spark's; the answers are small whatever the captures' size (top N rows, at most `BUCKETS`
 steps of time).  A section whose table is missing or empty gives the reason in one sentence.
@@ -15,9 +15,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.report import exchanges, faults, jetstream, peers, senders, traffic
+from natsproxy.spark.report import connections, exchanges, faults, jetstream, senders, traffic
 from natsproxy.spark.report.findings import findings
-from natsproxy.spark.report.rows import TEXT, TOP
+from natsproxy.spark.report.groups import TEXT, TOP
 from natsproxy.spark.report.tables import Axis, Tables, axis, short
 
 _AT_ONCE: Final = 4
@@ -28,8 +28,8 @@ _APART: Final = 12
 
 
 @dataclass(frozen=True)
-class Question:
-    """One question: its name in the data, its table and function, and the sentence for no answer."""
+class ReportSection:
+    """A section: its name in the data, its table and function, and the sentence for no answer."""
 
     name: str
     table: str
@@ -37,37 +37,45 @@ class Question:
     empty: str
 
 
-QUESTIONS: Final = (
-    Question("traffic", "frames", traffic.traffic, "No frame was recorded."),
-    Question("templates", "frames", traffic.templates, "No message was recorded: nobody published anything."),
-    Question("senders", "frames", senders.senders, "No message was recorded: nobody sent anything."),
-    Question("fanout", "fanout", traffic.fanout, "No message reached the server."),
-    Question(
+SECTIONS: Final = (
+    ReportSection("traffic", "frames", traffic.traffic, "No frame was recorded."),
+    ReportSection(
+        "templates", "frames", traffic.templates, "No message was recorded: nobody published anything."
+    ),
+    ReportSection("senders", "frames", senders.senders, "No message was recorded: nobody sent anything."),
+    ReportSection("fanout", "fanout", traffic.fanout, "No message reached the server."),
+    ReportSection(
         "latency",
         "requests",
         exchanges.latency,
         "No request was recorded: nobody published with a reply subject.",
     ),
-    Question("slowest", "requests", exchanges.slowest, "No request that was answered was recorded."),
-    Question(
+    ReportSection("slowest", "requests", exchanges.slowest, "No request that was answered was recorded."),
+    ReportSection(
         "deliveries",
         "js_acks",
         jetstream.deliveries,
         "No JetStream delivery that wants an answer was recorded.",
     ),
-    Question(
+    ReportSection(
         "publishes",
         "pub_acks",
         jetstream.publishes,
         "No JetStream publish that wants an acknowledgement was recorded.",
     ),
-    Question("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
-    Question("errors", "errors", traffic.errors, "No client got an error (-ERR)."),
-    Question("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
-    Question("connections", "connections", peers.connections, "No connection came or went while recording."),
-    Question("subscriptions", "subscriptions", peers.subscriptions, "No subscription was recorded."),
-    Question("hops", "hops", peers.hops, "No proxy passed its frames to another one that recorded them."),
-    Question("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
+    ReportSection("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
+    ReportSection("errors", "errors", traffic.errors, "No client got an error (-ERR)."),
+    ReportSection("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
+    ReportSection(
+        "connections", "connections", connections.connections, "No connection came or went while recording."
+    ),
+    ReportSection(
+        "subscriptions", "subscriptions", connections.subscriptions, "No subscription was recorded."
+    ),
+    ReportSection(
+        "hops", "hops", connections.hops, "No proxy passed its frames to another one that recorded them."
+    ),
+    ReportSection("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
 )
 
 
@@ -103,16 +111,16 @@ def collect(
         "empty": {},
     }
 
-    def ask(question: Question) -> Any:
-        table = tables.get(question.table)
-        return None if table is None else question.ask(table, whole, tables)
+    def ask(section: ReportSection) -> Any:
+        table = tables.get(section.table)
+        return None if table is None else section.ask(table, whole, tables)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(ask, QUESTIONS))
-    for question, answer in zip(QUESTIONS, answers, strict=True):
-        data[question.name] = answer or None
+        answers = list(pool.map(ask, SECTIONS))
+    for section, answer in zip(SECTIONS, answers, strict=True):
+        data[section.name] = answer or None
         if not answer:
-            data["empty"][question.name] = tables.why.get(question.table, question.empty)
+            data["empty"][section.name] = tables.why.get(section.table, section.empty)
     if totals["corrupt"] and not data["gaps"]:
         data["empty"]["gaps"] = "The recorder kept up, but parts of the capture could not be read."
     data["findings"] = findings(data)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.rows import POINTS, TEXT, Groups, Row, Rows, cut, percentiles, rows, who
+from natsproxy.spark.report.groups import POINTS, TEXT, Groups, Row, Rows, cut, percentiles, rows, who
 from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.tables.base import clients_side
 

@@ -7,9 +7,9 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from natsproxy.spark.report.connections import CLEAN
 from natsproxy.spark.report.exchanges import NO_PULL
-from natsproxy.spark.report.peers import CLEAN
-from natsproxy.spark.report.rows import Groups, cut, percentiles, rows
+from natsproxy.spark.report.groups import Groups, cut, percentiles, rows
 from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.tables.base import peer
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.rows import POINTS, Groups, Rows, cut, percentiles
+from natsproxy.spark.report.groups import POINTS, Groups, Rows, cut, percentiles
 from natsproxy.spark.report.tables import Axis, Tables
 
 ANSWERS: Final = ("ack", "nak", "term", "wpi", "next", "other", "not asked", "unknown", "none")

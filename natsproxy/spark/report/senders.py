@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.rows import TEXT, Row, Rows, cut, rows
+from natsproxy.spark.report.groups import TEXT, Row, Rows, cut, rows
 from natsproxy.spark.report.tables import Axis, Tables, short
 from natsproxy.spark.tables.base import CONN, MESSAGE, clients_side
 

@@ -23,7 +23,7 @@ from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError, MissingCapture
 from natsproxy.spark.schema import ITEMS
 from natsproxy.spark.source.options import Options
-from natsproxy.spark.source.partitions import BlockPartition, Place, Run
+from natsproxy.spark.source.partitions import BlockPartition, BlockPlace, BlockRun
 from natsproxy.spark.source.paths import open_segment
 from natsproxy.spark.source.walk import NOT_READ, Damage
 
@@ -81,7 +81,7 @@ def read_together(
         yield from _read_run(run, wanted)
 
 
-def _read_run(run: Run, wanted: Sequence[Wanted]) -> Iterator[tuple[int, pa.RecordBatch]]:
+def _read_run(run: BlockRun, wanted: Sequence[Wanted]) -> Iterator[tuple[int, pa.RecordBatch]]:
     if run.offsets:
         try:
             file = open_segment(run.name)
@@ -98,7 +98,7 @@ def _read_run(run: Run, wanted: Sequence[Wanted]) -> Iterator[tuple[int, pa.Reco
             yield place, _damage_batch(run, damage, each)
 
 
-def _read_block(run: Run, file: CaptureFile, offset: int, wanted: Wanted) -> pa.RecordBatch:
+def _read_block(run: BlockRun, file: CaptureFile, offset: int, wanted: Wanted) -> pa.RecordBatch:
     """Return the batch of a block; where it is damaged that of a copy, or the row that tells of it."""
     try:
         return _block_batch(file, offset, wanted)
@@ -111,7 +111,7 @@ def _read_block(run: Run, file: CaptureFile, offset: int, wanted: Wanted) -> pa.
         return _damage_batch(run, Damage(offset, offset, str(error)), wanted)
 
 
-def _read_copies(run: Run, error: MissingCapture, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def _read_copies(run: BlockRun, error: MissingCapture, wanted: Wanted) -> Iterator[pa.RecordBatch]:
     """Yield the batches of those blocks of a deleted file that others hold, and a row for all the rest."""
     lost: int | None = None
     for offset in run.offsets:
@@ -126,7 +126,7 @@ def _read_copies(run: Run, error: MissingCapture, wanted: Wanted) -> Iterator[pa
         yield _damage_batch(run, Damage(lost, lost, str(error)), wanted)
 
 
-def _from_copies(copies: tuple[Place, ...], wanted: Wanted) -> pa.RecordBatch | None:
+def _from_copies(copies: tuple[BlockPlace, ...], wanted: Wanted) -> pa.RecordBatch | None:
     """Return the batch of the first copy of a block that is whole; None where none is."""
     for name, offset in copies:
         with suppress(CaptureError), open_segment(name) as file:
@@ -176,7 +176,7 @@ def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:
     )
 
 
-def _damage_batch(run: Run, damage: Damage, wanted: Wanted) -> pa.RecordBatch:
+def _damage_batch(run: BlockRun, damage: Damage, wanted: Wanted) -> pa.RecordBatch:
     """Return the one row that stands for damage; none with DROPMALFORMED."""
     schema, options = wanted
     if options.mode == "DROPMALFORMED":

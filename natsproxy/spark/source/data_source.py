@@ -28,9 +28,8 @@ from pyspark.sql.types import StructType
 from natsproxy.errors import ConfigError
 from natsproxy.spark.schema import FRAMES, ITEMS
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
-from natsproxy.spark.source.copies import shares
 from natsproxy.spark.source.options import Options, parse
-from natsproxy.spark.source.partitions import BlockPartition, pack
+from natsproxy.spark.source.partitions import BlockPartition, pack, shares
 from natsproxy.spark.source.stream import NatscapStream
 from natsproxy.spark.source.survey import load, survey
 

@@ -1,19 +1,27 @@
 """Partitions of a read: neighbouring blocks, about `partitionBytes` together, of one segment or of many.
 
 A recorder that rotates by the minute leaves thousands of small files.  Their blocks share partitions, so that
-neither tasks nor the files that tasks write are as many.  To open a file costs as much as to read some bytes
-of it, which count for it here.
+neither tasks nor the files that tasks write are as many.  Opening a file costs as much as reading some bytes
+of it, which are counted for it here.
+
+Several files may hold one segment: a copied file, or what `capture recover` made beside its source.  A block
+is identified by its segment (recorder, boot, number) and by its summary, which a copy has too, at whatever
+offset it stands there.  So each block counts once: it is read from the file that has most of the segment's
+blocks, and where it is damaged there, from the next file that has it.  Damage is reported once as well, and
+only for a file that has every block that any other file has: what one file lost and another has is not lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
+from natsproxy.capture.read.copied import keyed, sentence
 from natsproxy.errors import CaptureError
 from natsproxy.spark.source.options import Options
 from natsproxy.spark.source.survey import SegmentFile
@@ -22,22 +30,22 @@ from natsproxy.spark.source.walk import Damage
 OPEN_BYTES: Final = 256 << 10
 """The bytes that take as long to read as a file takes to open, about: of an object store."""
 
-Place = tuple[str, int]
+BlockPlace = tuple[str, int]
 """A block's file, and the offset of its header there."""
 
 
 class Share(NamedTuple):
-    """The part of a file that counts, where other files hold the same segment (`copies.py`).
+    """The part of a file that counts, where other files hold the same segment.
 
     blocks: the offsets of the blocks that are read from it, with the places of their copies.  damage: that is
     told of.
     """
 
-    blocks: dict[int, tuple[Place, ...]]
+    blocks: dict[int, tuple[BlockPlace, ...]]
     damage: frozenset[Damage]
 
 
-class Run(NamedTuple):
+class BlockRun(NamedTuple):
     """The blocks that a task reads from one file: the offsets of their headers, and the damage between them.
 
     segment: its recorder, boot and number.  wall: its begin (Unix ns).  copies: the places of the same blocks
@@ -49,14 +57,14 @@ class Run(NamedTuple):
     wall: int
     offsets: tuple[int, ...]
     damage: tuple[Damage, ...]
-    copies: dict[int, tuple[Place, ...]]
+    copies: dict[int, tuple[BlockPlace, ...]]
 
 
 @dataclass(frozen=True)
 class BlockPartition(InputPartition):
     """The blocks of one task, file by file; size: their bytes."""
 
-    runs: tuple[Run, ...]
+    runs: tuple[BlockRun, ...]
     size: int
 
 
@@ -68,7 +76,7 @@ def pack(
     shares: the part that counts of files whose segment other files hold too.  Raises CaptureError for damage
     with mode FAILFAST.
     """
-    runs: list[Run] = []
+    runs: list[BlockRun] = []
     size = cost = 0
     for file in files:
         share = shares.get(file.name)
@@ -99,7 +107,51 @@ def _told(file: SegmentFile, share: Share | None, options: Options) -> tuple[Dam
 
 
 def _run(
-    file: SegmentFile, offsets: list[int], damage: tuple[Damage, ...], copies: dict[int, tuple[Place, ...]]
-) -> Run:
+    file: SegmentFile,
+    offsets: list[int],
+    damage: tuple[Damage, ...],
+    copies: dict[int, tuple[BlockPlace, ...]],
+) -> BlockRun:
     its_copies = {at: copies[at] for at in offsets if copies.get(at)}
-    return Run(file.name, file.segment, file.wall, tuple(offsets), damage, its_copies)
+    return BlockRun(file.name, file.segment, file.wall, tuple(offsets), damage, its_copies)
+
+
+def copies(files: Iterable[SegmentFile]) -> list[list[SegmentFile]]:
+    """Return the files of each segment that several files hold."""
+    holders = defaultdict(list)
+    for file in files:
+        holders[file.segment].append(file)
+    return [holding for holding in holders.values() if len(holding) > 1]
+
+
+def describe_copies(files: Iterable[SegmentFile]) -> str | None:
+    """Return a sentence about the copies among the files; None where there are none."""
+    found = copies(files)
+    if not found:
+        return None
+    return sentence([(other.name, first.name) for first, *others in found for other in others])
+
+
+def shares(files: Iterable[SegmentFile]) -> dict[str, Share]:
+    """Return the share of each file whose segment other files hold too."""
+    return {name: share for holding in copies(files) for name, share in _shared(holding)}
+
+
+def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, Share]]:
+    """Yield the files of one segment with their shares."""
+    blocks_of = ((file, keyed((block.identity, block.offset) for block in file.blocks)) for file in files)
+    ranked = sorted(blocks_of, key=lambda pair: -len(pair[1]))
+    every = {key for _, offsets in ranked for key in offsets}
+    waiting, told_of = set(every), set[tuple[int, int]]()
+    for place, (file, mine) in enumerate(ranked):
+        others = ranked[place + 1 :]
+        blocks = {
+            offset: tuple((other.name, its[key]) for other, its in others if key in its)
+            for key, offset in mine.items()
+            if key in waiting
+        }
+        complete = mine.keys() == every
+        lost = {one for one in file.damage if complete and (one.offset, one.end) not in told_of}
+        waiting -= mine.keys()
+        told_of |= {(one.offset, one.end) for one in lost}
+        yield file.name, Share(blocks, frozenset(lost))

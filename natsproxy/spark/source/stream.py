@@ -62,7 +62,7 @@ Files = dict[str, dict[int, str]]
 """The existing segments: recorder -> number -> file."""
 
 
-class Identity(NamedTuple):
+class SegmentIdentity(NamedTuple):
     """The recorder of a segment, its number, and the mark of a recorder with limits."""
 
     recorder: str
@@ -88,7 +88,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, schema: StructType, options: Options) -> None:
         self._schema = schema
         self._options = options
-        self._known: dict[str, Identity] = {}
+        self._known: dict[str, SegmentIdentity] = {}
         self._stop_at: dict[str, Position] | None = None  # only with Trigger.AvailableNow
 
     # -- called by Spark
@@ -270,12 +270,12 @@ def _block_end(
     return BlockEnd(ref.summary.wall0, recorder, (number, ref.block.end), size)
 
 
-def _identity(name: str) -> Identity | None:
+def _identity(name: str) -> SegmentIdentity | None:
     """Return the identity of a segment; None for one that has not begun, or is deleted just now."""
     try:
         with open_for_planning(name) as file:
             segment = file.segment
-            return Identity(segment.recorder.hex(), segment.number, "keep" in segment.settings)
+            return SegmentIdentity(segment.recorder.hex(), segment.number, "keep" in segment.settings)
     except (TruncatedCapture, MissingCapture):
         return None
 

@@ -76,7 +76,6 @@ class Store:
         check_place(self.out, sail=is_sail(spark))
         self._local_files = not _URL.match(self.out) and _reads_files(spark)
         self.local_tasks = self._local_files and _is_local(spark)
-        self.compiles_here = self.local_tasks and not is_sail(spark)
         self.few = False
         self._rows: dict[str, int | None] = {}
 

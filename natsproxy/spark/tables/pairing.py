@@ -6,7 +6,8 @@ subject is a leg of two exchanges: the one that it opens, and the one that it ma
 their recorder: two proxies in a row record the same exchange, each with its own four times.
 
 The requests of a reply subject that is used again are told apart by what was recorded of their responders
-(`turns.py`).  Where that does not decide, their outcome is `unknown`: no time and no responder is guessed.
+(`shared_replies.py`).  Where that does not decide, their outcome is `unknown`: no time and no responder is
+guessed.
 
 A subscriber to `>` gets copies of all requests and replies.  A reply is delivered on the requester's own
 connection, a request on that of the client that replies; deliveries elsewhere count where there is none.  The
@@ -40,7 +41,7 @@ from natsproxy.spark.tables.base import (
     when,
     with_text,
 )
-from natsproxy.spark.tables.turns import KEY, turns
+from natsproxy.spark.tables.shared_replies import KEY, turns
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
 """Returns rows that are used several times, computed once."""
@@ -59,7 +60,8 @@ WHEN pulls = 0 AND uses = 1 AND (reached <> answered OR nearest <> farthest) THE
 """
 """The reply subjects whose frames have to be looked at again.
 
-mixed: each frame may be of one of several requests (`turns.py`).  copied: others got frames of one too.
+mixed: each frame may belong to one of several requests (`shared_replies.py`).  copied: others got frames of
+one too.
 """
 _SIDES = "explode(if(reply IS NULL, array(3), array(1, 3)))"
 """The exchanges of which a message is a leg: 1, the one that it opens; 3, the one that it may answer."""

@@ -19,9 +19,9 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 
 from pyspark.sql.types import StructType
 
-from natsproxy.spark.source.copies import told
 from natsproxy.spark.source.data_source import NatscapReader
 from natsproxy.spark.source.options import parse
+from natsproxy.spark.source.partitions import describe_copies
 from natsproxy.spark.source.survey import survey
 
 pytestmark = pytest.mark.spark
@@ -86,10 +86,10 @@ def test_a_folder_with_a_copy_counts_once(original: Path) -> None:
     copy = Path(shutil.copy(original, original.with_name("copy.ncap")))
     assert len(alone) == sum(BLOCKS)
     assert rows(original.parent) == rows(original, copy) == rows(original, original.parent) == alone
-    said = told(survey([str(original.parent)]))
+    said = describe_copies(survey([str(original.parent)]))
     # Names that a recorder gave stand behind the others.
     assert said == f"{original} holds the same segment as {copy}: each block counts once"
-    assert told(survey([str(original), str(original)])) is None
+    assert describe_copies(survey([str(original), str(original)])) is None
 
 
 def test_segments_of_one_recorder_are_no_copies(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_segments_of_one_recorder_are_no_copies(tmp_path: Path) -> None:
     make(tmp_path, b"a", [BLOCKS, BLOCKS])
     make(tmp_path, b"b", [BLOCKS])
     assert len(rows(tmp_path)) == 3 * sum(BLOCKS)
-    assert told(survey([str(tmp_path)])) is None
+    assert describe_copies(survey([str(tmp_path)])) is None
 
 
 def test_a_recovered_capture_counts_once(original: Path) -> None:

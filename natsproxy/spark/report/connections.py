@@ -7,7 +7,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.rows import TEXT, TOP, Groups, Rows, percentiles, rows, who
+from natsproxy.spark.report.groups import TEXT, TOP, Groups, Rows, percentiles, rows, who
 from natsproxy.spark.report.tables import Axis, Tables, short
 from natsproxy.spark.tables.base import CONN
 
