@@ -28,10 +28,10 @@ COMMANDS = {
     "tap": ("natsproxy.cli.tap:tap", "Print the frames that pass a running proxy."),
     "healthcheck": (
         "natsproxy.cli.healthcheck:healthcheck",
-        "Tell by the exit code whether a proxy is ready.",
+        "Check whether a proxy is ready, by the exit code.",
     ),
-    "cert": ("natsproxy.cli.cert:cert", "Make a CA and certificates for trying TLS out."),
-    "capture": ("natsproxy.cli.capture:capture", "Show, check and mend captures."),
+    "cert": ("natsproxy.cli.cert:cert", "Make a CA and certificates for trying out TLS."),
+    "capture": ("natsproxy.cli.capture:capture", "Show, check and repair captures."),
     "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),
     "help": ("natsproxy.cli.help:help_", "Print the help of a topic or a command."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),

@@ -24,7 +24,7 @@ from natsproxy.printable import printable
 
 @click.group()
 def capture() -> None:
-    """Show, check and mend captures."""
+    """Show, check and repair captures."""
 
 
 capture.add_command(cat)

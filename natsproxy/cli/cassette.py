@@ -47,7 +47,7 @@ def cassette() -> None:
 @click.option(
     "--strict/--no-strict",
     default=None,
-    help="Fail if any recorded frame was not used, or never; default: if a recorded publish was not sent.",
+    help="Fail if any recorded frame was not used, or for none; default: if a recorded publish was not sent.",
 )
 @click.option(
     "--timeout", type=Seconds(), default="600", show_default=True, help="Stop the program after this time."

@@ -1,4 +1,4 @@
-"""`natsproxy cert`: a CA and certificates for trying TLS out, made by trustme."""
+"""`natsproxy cert`: a CA and certificates for trying out TLS, made by trustme."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MISSING: Final = "certificates are made by trustme: pip install 'natsproxy[cert
 )
 @click.option("--client", default="client", metavar="NAME", help="The client's name.  [client]")
 def cert(folder: Path, names: tuple[str, ...], client: str) -> None:
-    """Make a CA and certificates for trying TLS out.
+    """Make a CA and certificates for trying out TLS.
 
     Writes ca.pem, server.pem, client.pem and the keys server-key.pem and client-key.pem.  The CA's own key is
     not kept.  Without --name the server is localhost.

@@ -20,8 +20,7 @@ from natsproxy.printable import printable
 def ctl() -> None:
     """Steer a running proxy by its admin API.
 
-    The proxy was started with natsproxy run --admin.  NATSPROXY_ADMIN_URL names its address, or --admin URL
-    behind a command.
+    The proxy must run with --admin.  NATSPROXY_ADMIN_URL gives the URL, or --admin URL after a command.
 
     \b
     export NATSPROXY_ADMIN_URL=http://127.0.0.1:8223
@@ -35,7 +34,7 @@ def ctl() -> None:
 @admin_options
 @json_option
 def health(client: AdminClient, as_json: bool) -> None:
-    """Tell whether clients are served.
+    """Check whether the proxy serves clients.
 
     Exit code: 0 yes, 1 no, 2 nobody answers.
 
@@ -57,7 +56,7 @@ def health(client: AdminClient, as_json: bool) -> None:
 @click.option("--rule", metavar="NAME", help="Only firings of this rule.")
 @click.option("--follow", is_flag=True, help="Then print new firings as they happen.")
 def firings(client: AdminClient, as_json: bool, rule: str | None, follow: bool) -> None:
-    """Show the latest firings of rules, and those to come.
+    """Show the latest firings of rules; with --follow, new ones too.
 
     \b
     natsproxy ctl firings --follow

@@ -18,7 +18,7 @@ from natsproxy.units import short_size
 
 @click.group()
 def capture() -> None:
-    """Begin, mark, end and fetch captures of a running proxy.
+    """Start, mark, stop and download captures of a running proxy.
 
     \b
     natsproxy ctl capture start incident
@@ -40,7 +40,7 @@ def _settings(command: Any) -> Any:
 @click.argument("name")
 @_settings
 def start(client: AdminClient, as_json: bool, name: str, **given: Any) -> None:
-    """Begin a capture: NAME.ncap is a file, any other name a folder.
+    """Start a capture: NAME.ncap is a file, any other name a folder.
 
     It is made in the folder of natsproxy run --admin-captures.
 
@@ -60,7 +60,7 @@ def start(client: AdminClient, as_json: bool, name: str, **given: Any) -> None:
 @admin_options
 @json_option
 def status(client: AdminClient, as_json: bool) -> None:
-    """Show the capture that is being made.
+    """Show the current capture.
 
     \b
     natsproxy ctl capture status
@@ -72,7 +72,7 @@ def status(client: AdminClient, as_json: bool) -> None:
 @admin_options
 @json_option
 def stop(client: AdminClient, as_json: bool) -> None:
-    """End the capture; it is whole when the command returns.
+    """Stop the capture; it is whole when the command returns.
 
     \b
     natsproxy ctl capture stop
@@ -89,7 +89,7 @@ def stop(client: AdminClient, as_json: bool) -> None:
 @admin_options
 @json_option
 def rotate(client: AdminClient, as_json: bool) -> None:
-    """Begin a new segment.
+    """Start a new segment.
 
     \b
     natsproxy ctl capture rotate
@@ -114,7 +114,7 @@ def mark(client: AdminClient, as_json: bool, text: str) -> None:
 @admin_options
 @json_option
 def list_(client: AdminClient, as_json: bool) -> None:
-    """List the segments that can be fetched.
+    """List the segments that can be downloaded.
 
     \b
     natsproxy ctl capture list
@@ -138,7 +138,7 @@ def list_(client: AdminClient, as_json: bool) -> None:
 )
 @click.option("--output", type=click.Path(path_type=Path), help="File to write; default: the segment's name.")
 def download(client: AdminClient, segment: str, output: Path | None) -> None:
-    """Fetch a segment; one that is being written comes to its last whole block.
+    """Download a segment; one that is being written, up to its last whole block.
 
     natsproxy ctl capture list names the segments: of a folder each is FOLDER/FILE.
 

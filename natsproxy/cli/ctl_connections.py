@@ -81,7 +81,7 @@ def list_(client: AdminClient, as_json: bool, name: str | None, user: str | None
 def close(
     client: AdminClient, conns: tuple[int, ...], error: str | None, reset: bool, reason: str | None
 ) -> None:
-    """Close connections; their clients come back.
+    """Close connections; clients reconnect.
 
     \b
     natsproxy ctl connections close 3
@@ -96,9 +96,9 @@ def close(
 @admin_options
 @_CONNS
 def suspend(client: AdminClient, conns: tuple[int, ...]) -> None:
-    """Lose the messages of connections, which stay open.
+    """Drop the messages of connections and keep them open.
 
-    PINGs are answered, and frames that are no messages (SUB, UNSUB) pass.
+    PINGs are answered, and other frames (SUB, UNSUB) pass.
 
     \b
     natsproxy ctl connections suspend 3
@@ -112,7 +112,7 @@ def suspend(client: AdminClient, conns: tuple[int, ...]) -> None:
 @_CONNS
 @click.option("--for", "lasts", metavar="DURATION", help="Resume after this time; default: wait for resume.")
 def pause(client: AdminClient, conns: tuple[int, ...], lasts: str | None) -> None:
-    """Read nothing from connections and their servers.
+    """Stop reading from connections and their servers.
 
     \b
     natsproxy ctl connections pause 3 --for 10s

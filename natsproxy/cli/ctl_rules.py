@@ -55,7 +55,7 @@ def list_(client: AdminClient, as_json: bool) -> None:
     "--revision", metavar="TEXT", help="Fail if the rules have changed since this revision, from list --json."
 )
 def set_(client: AdminClient, as_json: bool, file: Path, revision: str | None) -> None:
-    """Put the rules of a file in place of all.
+    """Replace all rules by those of a file.
 
     \b
     natsproxy ctl rules set faults.toml
@@ -69,7 +69,7 @@ def set_(client: AdminClient, as_json: bool, file: Path, revision: str | None) -
 @admin_options
 @_NAMES
 def enable(client: AdminClient, names: tuple[str, ...]) -> None:
-    """Let disabled rules act again.
+    """Enable disabled rules.
 
     \b
     natsproxy ctl rules enable lose-orders
@@ -82,7 +82,7 @@ def enable(client: AdminClient, names: tuple[str, ...]) -> None:
 @admin_options
 @_NAMES
 def disable(client: AdminClient, names: tuple[str, ...]) -> None:
-    """Let rules not act, and keep them.
+    """Disable rules without removing them.
 
     \b
     natsproxy ctl rules disable lose-orders slow-orders
@@ -95,7 +95,7 @@ def disable(client: AdminClient, names: tuple[str, ...]) -> None:
 @admin_options
 @_NAMES
 def remove(client: AdminClient, names: tuple[str, ...]) -> None:
-    """Remove rules; those of the file come back with a reset.
+    """Remove rules; reset restores those of the file.
 
     \b
     natsproxy ctl rules remove latency-1
@@ -108,7 +108,7 @@ def remove(client: AdminClient, names: tuple[str, ...]) -> None:
 @admin_options
 @json_option
 def reset(client: AdminClient, as_json: bool) -> None:
-    """Bring back the rules of the file, and end all faults.
+    """Restore the rules of the file, and remove all faults.
 
     \b
     natsproxy ctl rules reset

@@ -26,7 +26,7 @@ _OLD = 10.0  # seconds; the files are touched every second
     "--live-file", type=FilePath(), envvar="NATSPROXY_LIVE_FILE", help="The file that natsproxy run touches."
 )
 def healthcheck(live: bool, ready_file: Path | None, live_file: Path | None) -> None:
-    """Tell by the exit code whether a proxy is ready.
+    """Check whether a proxy is ready, by the exit code.
 
     It is, if natsproxy run with the same --ready-file has touched that file within 10 seconds.  With --live
     the file is that of --live-file.  Exit code: 0 yes, 1 no, 2 there is no file to check.

@@ -104,7 +104,7 @@ def run(config: Path | None, **values: Any) -> None:
     """Relay between clients and a server.
 
     Settings come from defaults, --config, NATSPROXY_* and flags; a later one wins (see natsproxy config).
-    SIGTERM and SIGINT drain, a second one stops at once.  SIGHUP reloads rules, certificates,
+    SIGTERM and SIGINT drain, a second one stops immediately.  SIGHUP reloads rules, certificates,
     credentials and users, reopens the log and starts a new segment of the capture.  Exit code 3: the end of
     the capture could not be written.
 

@@ -33,9 +33,9 @@ _SAID: Final = 5
 def tap(client: AdminClient, as_json: bool, payload: str, everything: bool, choice: Choice) -> None:
     """Print the frames that pass a running proxy, one per line, until Ctrl-C.
 
-    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN_URL names it.  Lines are
-    those of capture cat; nothing is written to a disk, and the proxy selects the frames.  Busy traffic is
-    sampled: standard error says how much of it was looked at.
+    The proxy must run with --admin; name its URL with --admin or NATSPROXY_ADMIN_URL.  Lines are those
+    of capture cat; nothing is written to a disk, and the proxy selects the frames.  Busy traffic is
+    sampled: standard error shows how much of it was looked at.
 
     \b
     natsproxy tap --admin http://127.0.0.1:8223

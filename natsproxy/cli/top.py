@@ -115,8 +115,8 @@ def top(
 ) -> None:
     """Show the connections of a running proxy, the busiest first.
 
-    The proxy was started with natsproxy run --admin; --admin URL or NATSPROXY_ADMIN_URL names it.  Keys: o
-    order, n number, d delay, s subjects, ? help, q quit.  Rates are those between two updates.
+    The proxy must run with --admin; name its URL with --admin or NATSPROXY_ADMIN_URL.  Keys: o order,
+    n number, d delay, s subjects, ? help, q quit.  Rates are those between two updates.
 
     \b
     natsproxy top --admin http://127.0.0.1:8223

@@ -68,9 +68,9 @@ def toxiproxy(
 ) -> None:
     """Serve Toxiproxy's HTTP API, whose proxies are proxies for NATS.
 
-    Any client of Toxiproxy makes proxies and toxics: those of Toxiproxy, and each kind of rule as
-    nats_<kind> (see natsproxy rules list).  The API has no authentication.  Requests that name a foreign
-    host or page are refused.
+    Any Toxiproxy client can make proxies and toxics: those of Toxiproxy, and each kind of rule as
+    nats_<kind> (see natsproxy rules list).  The API has no authentication.  Requests for an unknown host
+    name, or from a foreign web page, are refused.
 
     \b
     natsproxy toxiproxy

@@ -58,10 +58,10 @@ class ProxySettings:
 
     listen: tuple[Listener, ...] = several(
         LISTENER,
-        "The address for clients, or tls://HOST:PORT. 0.0.0.0, [::] or no host: all, of IPv4 and IPv6.",
+        "Listen address for clients, or tls://HOST:PORT. 0.0.0.0, [::] or no host: all, IPv4 and IPv6.",
         default="127.0.0.1:4222",
     )
-    upstream: tuple[Server, ...] = several(UPSTREAM, "A server.", required=True)
+    upstream: tuple[Server, ...] = several(UPSTREAM, "URL of a server.", required=True)
     upstream_randomize: bool = setting(
         FLAG, True, "Try the servers at random, as NATS clients do; else in their order."
     )

@@ -139,7 +139,7 @@ def test_mistakes_in_a_table_of_users(tmp_path: Path, text: str, sentence: str) 
     ("given", "sentence"),
     [
         ({"listen": "127.0.0.1:0"}, "allow-non-tls needs a tls:// listener, and there is none"),
-        ({"listen": "wss://127.0.0.1:0", "tls_cert": "x"}, "allow-non-tls is for tls:// listeners"),
+        ({"listen": "wss://127.0.0.1:0", "tls_cert": "x"}, "allow-non-tls needs a tls:// listener"),
         (
             {"listen": "tls://127.0.0.1:0", "tls_cert": "x", "tls_handshake_first": "on"},
             "allow-non-tls needs INFO first",
