@@ -38,7 +38,8 @@ def match_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def _with_flags(command: Callable[..., None], options: Sequence[Option]) -> Callable[..., None]:
     for option in reversed(options):  # `--help` lists options in reverse order of decoration
-        more: dict[str, Any] = {"help": f"{option.help}  [on]", "default": None} if option.flag else {}
+        shown = f"{option.help}  [{'on' if option.default else 'off'}]"
+        more: dict[str, Any] = {"help": shown, "default": None} if option.flag else {}
         command = setting_flag(option, read=False, negatable=True, **more)(command)
     return command
 
