@@ -62,12 +62,12 @@ Action = Send | Finish | Record | Emit | Authenticate | End
 
 
 class Actions(list[Action]):
-    """The actions that a session has asked for: the one place where all of its parts put theirs."""
+    """The actions of a session that are still to be performed: the one sink of all its parts."""
 
     __slots__ = ()
 
     def take(self) -> list[Action]:
-        """Take them out."""
+        """Remove and return them."""
         taken = self.copy()
         self.clear()
         return taken

@@ -18,7 +18,7 @@ from natsproxy.wire.ops import Direction, Op
 
 
 class OpenPassed(NamedTuple):
-    """A frame that went by and whose end has not come: the session goes on with it.
+    """A bypassed frame that is not complete: the session takes it over.
 
     ordinal, out: its numbers on both legs.  size: its bytes, `missing` of which have not come.  data: the
     others where they are recorded, else its control line.
@@ -46,15 +46,15 @@ and dropped frames by op."""
 
 
 class PassedFrames(Protocol):
-    """Keeps count of the frames that went by."""
+    """Counts the frames that a plane passed by itself."""
 
     def take(self, direction: int) -> Passed | None:
-        """Return the frames since the last call, None for none."""
+        """Return the counts since the last call, None if nothing passed."""
         ...
 
 
 class Bypass:
-    """The part of a session that lets frames go past it."""
+    """Decides when a plane may pass frames by itself, and counts them afterwards."""
 
     __slots__ = ("_connection", "_lifecycle", "_runner")
 
@@ -64,7 +64,7 @@ class Bypass:
         self._runner = runner
 
     def clear(self, direction: Direction) -> bool:
-        """Return whether frames that nobody wants may go by: nothing happens between them."""
+        """Return whether unwanted frames may bypass the session: nothing is to be done between them."""
         phase, pipe = self._lifecycle.phase, self._connection.pipes[direction]
         return (
             (phase is Phase.READY or phase is Phase.CONNECTED)
@@ -83,7 +83,7 @@ class Bypass:
         return self._runner.rules.decisions(direction)
 
     def catch_up(self, passed: PassedFrames) -> None:
-        """Count the frames that went by, and report what rules did to them."""
+        """Count the frames that were bypassed, and emit the firings of rules on them."""
         for pipe in self._connection.pipes:
             taken = passed.take(pipe.direction)
             if taken is None:
@@ -102,7 +102,7 @@ class Bypass:
             self._runner.emit_fired()
 
     def leave(self, rests: tuple[bytes, bytes]) -> None:
-        """Take the unfinished control lines that the plane has kept, at its end."""
+        """Take over the unfinished control lines of a plane that gives the legs back."""
         for pipe, rest in zip(self._connection.pipes, rests, strict=True):
             if rest:
                 pipe.in_bytes += len(rest)

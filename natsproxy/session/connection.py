@@ -80,12 +80,12 @@ class ProxiedConnection:
     # -- the client
 
     def introduce(self, connect: Connect) -> None:
-        """Learn how the client has introduced itself."""
+        """Store the client's CONNECT options."""
         self.connect = connect
         self.subscriptions.verbose = connect.verbose
 
     def secured(self, certificate: Certificate) -> None:
-        """Learn the client's certificate: its handshake may come after INFO."""
+        """Store the client's certificate: its handshake may come after INFO."""
         self.certificate = certificate
         self.tls_subject = certificate.subject
 
@@ -112,7 +112,7 @@ class ProxiedConnection:
 
     @property
     def subs_version(self) -> int:
-        """A number that is another one whenever a live subscription came, went or got a limit."""
+        """A number that changes whenever a live subscription comes, goes or gets a limit."""
         return self.subs.version
 
     @property
@@ -134,5 +134,5 @@ class ProxiedConnection:
         self.pipes[direction].scanner.watch_subjects[subject] = need
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
-        """Take back `watch_subject`."""
+        """Undo `watch_subject`."""
         self.pipes[direction].scanner.watch_subjects.pop(subject, None)

@@ -1,4 +1,4 @@
-"""The control of one connection by its operator: suspended, paused, expelled, drained as the proxy stops.
+"""Operator control of one connection: suspend, pause, expel, drain.
 
 In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the place where the
 server has answered all bytes of the client.  From there the connection lasts until no answer to a request is
@@ -23,7 +23,7 @@ _NOTHING: Final[PatternSet[None]] = PatternSet(())
 
 
 class Control:
-    """The control of one connection; its actions are taken from the session afterwards."""
+    """Operator control of one connection; take the actions from the session afterwards."""
 
     __slots__ = ("_connection", "_lifecycle", "_runner", "_subscribed", "_version")
 
@@ -35,7 +35,7 @@ class Control:
         self._subscribed = _NOTHING
 
     def suspend(self, now: int, *, on: bool) -> None:
-        """Lose the messages of both directions from the next frame on, or pass them again.
+        """Drop all messages of both directions from the next frame on, or pass them again.
 
         Both legs stay alive: PINGs are answered, by us where the server does not.  SUB, UNSUB, CONNECT, INFO
         and -ERR pass: without them the two sides would disagree afterwards, for good.
@@ -43,7 +43,7 @@ class Control:
         self._runner.suspend(now, on=on)
 
     def pause(self, now: int, *, lasts: int | None) -> None:
-        """Read nothing from either side for so long (ns), until 0 is asked for where it is None."""
+        """Stop reading from both sides for `lasts` ns; None: until resumed with 0."""
         self._runner.pause(now, until=NEVER if lasts is None else now + lasts)
 
     def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
@@ -53,7 +53,7 @@ class Control:
             self._lifecycle.end(cause, detail)
 
     def facts(self, now: int) -> dict[str, object]:
-        """Return what an operator may want to know beyond the counters: phase, key, what was asked for."""
+        """Return the state for an operator: key, phase, whether suspended or paused."""
         return {
             "key": self._connection.key,
             "phase": self._lifecycle.phase.name.lower(),
@@ -63,11 +63,11 @@ class Control:
 
     @property
     def connect(self) -> bytes:
-        """The last CONNECT of the client without its secrets, b"" for none."""
+        """The client's last CONNECT, redacted; b"" if none came."""
         return redact_frames(self._connection.last_connect, C2S)
 
     def lame_duck(self, now: int) -> None:
-        """Announce to the client that its connection ends soon, as a server does that is going to stop.
+        """Send the client an INFO in lame duck mode, as a server that is shutting down does.
 
         Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
         word on the INFO of clients.

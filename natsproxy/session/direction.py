@@ -29,7 +29,7 @@ from natsproxy.wire.scanner import Interest, Scanner
 UNSENT: Final = "unsent"
 """The cause of frames that were read and not sent when the connection ended."""
 OURS: Final = Origin()
-"""The origin of bytes of ours, or of bytes that are no frame: they have no record of their own."""
+"""The origin of injected bytes, or of bytes that are no frame: they have no record of their own."""
 _AS_IT_CAME: Final = Decision()
 _IN_PLACE: Final = (Op.PING, Op.PONG)
 """The ops that keep their place whatever rules say: a PONG does not say to which PING it belongs."""
@@ -92,11 +92,11 @@ class DirectionRecords:
 
     @property
     def suspicious(self) -> bool:
-        """True if each frame has to be looked at: what was seen before may make any of them a secret."""
+        """True if each frame must be inspected: earlier traffic may make any of them a secret."""
         return self._secrets.alert or (self.on and self._scanner.odd)
 
     def put(self, record: Frames, *, secret: bool = False) -> None:
-        """Give a record to the recorder, without its secrets; secret: another form of its frame is one."""
+        """Redact a record and give it to the recorder; secret: another form of its frame is one."""
         # The scanner has seen every frame of it: only where one was odd does each have to be looked at.
         if secret or self._scanner.odd or self._secrets.alert or needs_look(record):
             self._actions += map(Record, self._secrets.clean(record, secret=secret))
@@ -104,7 +104,7 @@ class DirectionRecords:
             self._actions.append(Record(record))
 
     def split(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
-        """Return frames of ours one by one, with their ops, because records and counters say how many."""
+        """Split injected bytes into frames with their ops: records and counters are per frame."""
         if raw == encode.PING:  # by far the most of them: fences
             return [(raw, ops)]
         return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self._direction)]
@@ -119,14 +119,14 @@ class DirectionRecords:
         *,
         secret: bool = False,
     ) -> None:
-        """Record whole frames that came and do not go; first: the ordinal of the first, t: when (ns)."""
+        """Record whole frames that were received and not forwarded; first: an ordinal, t: when (ns)."""
         if self.on:
             frames, ops = (came.frames, came.ops) if isinstance(came, Run) else (1, 1 << came.op)
             record = Frames(self._conn, self._direction, data, frames, ops, first, t, None, None, cause)
             self.put(record, secret=secret)
 
     def open_ended(self, opened: OpenFrame, now: int, flags: int = 0) -> None:
-        """Record a frame that came in pieces, at its end."""
+        """Record a streamed frame at its end."""
         if not self.on:
             return
         went = opened.out_first
@@ -159,7 +159,7 @@ class DirectionRecords:
             self.put(record, secret=opened.secret)
 
     def changes(self, forms: Sequence[bytes]) -> bool:
-        """Learn that a frame goes on in other forms; return whether they are secret."""
+        """Tell the redaction that a frame is forwarded in other forms; return whether they are secret."""
         return self._secrets.changed(self._direction, forms)
 
     def cut_short(self, rest: bytes, first: int, out_first: int | None, now: int) -> None:
@@ -182,7 +182,7 @@ class DirectionRecords:
             self.put(record)
 
     def left(self, rest: bytes, first: int, now: int) -> None:
-        """Record bytes that were received and never scanned: whole frames perhaps, and one that is cut."""
+        """Record bytes that were received and never scanned: maybe whole frames, and one that is cut."""
         if not self.on:
             return
         # A scanner of its own: that of the direction has its limits, and stands somewhere else.
@@ -231,11 +231,11 @@ class Sender:
             self._actions.append(Send(self._direction, data))
 
     def kept(self, data: bytes | memoryview, frames: int, ops: int) -> None:
-        """Note that frames that came do not go on, or not now."""
+        """Count received frames that are not forwarded, or not yet."""
         self._count(data, frames, ops, -1)
 
     def changed(self, op: Op, out: tuple[bytes, ...]) -> None:
-        """Note that others go at once in the place of a frame."""
+        """Count the frames that are sent at once in the place of one."""
         self.surplus[op] -= 1
         for raw in out:
             self.surplus[op_of(raw, op)] += 1
@@ -260,7 +260,7 @@ class Sender:
         self.out_next += frames
 
     def hold(self, data: bytes, frames: int, ops: int, origin: Origin, due: int) -> None:
-        """Let whole frames that came wait for their time."""
+        """Queue whole received frames until `due`."""
         self.kept(data, frames, ops)
         self.outbox.put(Outgoing([data], frames, ops, origin, due))
 
@@ -370,7 +370,7 @@ class DirectionPipe:
 
     @property
     def next_in(self) -> int:
-        """The ordinal of the next frame to be dealt with."""
+        """The ordinal of the next frame to be handled."""
         return self.scanner.ordinal if self.deciding is None else self.deciding.ordinal
 
     @property
@@ -381,7 +381,7 @@ class DirectionPipe:
     # -- frames that pass
 
     def pass_(self, segment: Run | Frame, first: int, now: int) -> None:
-        """Let a run or a frame go on as it is; `first` is its (first) ordinal."""
+        """Forward a run or a frame unchanged; `first` is its (first) ordinal."""
         if isinstance(segment, Frame):
             frames, ops = 1, 1 << segment.op
             if segment.missing:
@@ -418,14 +418,14 @@ class DirectionPipe:
     # -- frames that do not pass as they are
 
     def hold(self, run: Run, first: int, now: int, until: int, cause: str) -> None:
-        """Send neighbouring frames as they are, at `until` and not before."""
+        """Forward adjacent frames unchanged, at `until` and not before."""
         self.flush(now)
         # A copy: a view would keep the whole read in memory as long as the delay lasts.
         data = run.buffer[run.start : run.end]
         self.sender.hold(data, run.frames, run.ops, Origin(first, now, cause=cause), until)
 
     def change(self, frames: list[Frame], out: Sequence[bytes], first: int, now: int, cause: str) -> None:
-        """Send other frames in the place of neighbouring ones, one for each."""
+        """Replace adjacent frames, one for one."""
         if self.records.on or self.records.suspicious or self.outbox.active:
             for place, (frame, raw) in enumerate(zip(frames, out, strict=True)):
                 self.replace(frame, first + place, Decision((raw,), cause=cause), now)
@@ -435,14 +435,14 @@ class DirectionPipe:
         self._changed += out
 
     def lose(self, run: Run, first: int, now: int, cause: str = "swallow") -> None:
-        """Let a run go no further."""
+        """Drop a run."""
         self.flush(now)
         data = memoryview(run.buffer)[run.start : run.end]
         self.sender.kept(data, run.frames, run.ops)
         self.records.stayed(data, run, first, now, cause)
 
     def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
-        """Let a frame go no further, its missing part included."""
+        """Drop a frame, its missing part included."""
         self.flush(now)
         self.sender.surplus[frame.op] -= 1
         if frame.missing:
@@ -451,7 +451,7 @@ class DirectionPipe:
             self.records.stayed(frame.raw, frame, ordinal, now, cause)
 
     def replace(self, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
-        """Send what a decision says in a frame's place, at its time.
+        """Replace a frame by what a decision says, at its time.
 
         Where the frame is not whole, its head is sent: what is missing follows.
         """
@@ -493,14 +493,14 @@ class DirectionPipe:
     def _hold_decided(
         self, raw: bytes, ops: int, op: Op, origin: Origin, decision: Decision, now: int
     ) -> None:
-        """Let a whole frame wait as the rules say."""
+        """Queue a whole frame as the rules say."""
         held = Outgoing([raw], 1, ops, origin, now if decision.until is None else decision.until)
         if op not in _IN_PLACE:
             held.overtake, held.defer = decision.overtake, decision.defer
         self.outbox.put(held)
 
     def _begin_open(self, frame: Frame, head: bytes, ordinal: int, now: int, decision: Decision) -> None:
-        """Begin a frame whose payload is still coming.  head: its first bytes, as they go on."""
+        """Begin a frame whose payload is still coming.  head: its first bytes, as forwarded."""
         as_it_came = head == frame.raw
         secret = not as_it_came and self.records.changes((frame.raw, head))
         self.flush(now)
@@ -545,7 +545,7 @@ class DirectionPipe:
                 self._boundary(now)
 
     def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
-        """Send frames of ours here, or behind the frame that is half sent (see `boundary_by`).
+        """Inject frames here, or behind the frame that is half sent (see `boundary_by`).
 
         A stream that is not framed has no place for them: they are dropped.
         """
@@ -572,7 +572,7 @@ class DirectionPipe:
         self.records.unframed(len(data), now)
 
     def _cut_open(self, now: int) -> None:
-        """Record a frame that came in pieces and will not end; once only, wherever it waits to be sent."""
+        """Record a streamed frame that will not end; once only, wherever it waits to be sent."""
         opened, self.open = self.open, None
         if opened is not None:
             self.records.open_ended(opened, now, Flags.CUT)
@@ -581,7 +581,7 @@ class DirectionPipe:
                 opened.held.origin, opened.held.frames, opened.held.open = OURS, 0, False
 
     def cut(self, rest: bytes, now: int) -> None:
-        """Take the end of the sender's stream, maybe inside a frame; pass the last bytes and record them."""
+        """Handle the end of the sender's stream, maybe inside a frame: pass on and record the last bytes."""
         self.flush(now)
         self._cut_open(now)
         if rest:

@@ -50,7 +50,7 @@ class Fence:
 
 
 _PATIENCE: Final = MILLISECOND * 100
-"""The time that a server has to keep its own order in what a suspended client is answered."""
+"""The time that a server has to answer the fence of a suspended client, whose answers then go out."""
 _NOBODY: Final[deque[Fence | None]] = deque()
 """Shared by connections without PINGs: an empty deque takes 760 bytes."""
 
@@ -99,13 +99,13 @@ class Fences:
         return fence
 
     def then(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
-        """Do some work at this place of the c2s stream; size: the bytes that it keeps until then."""
+        """Run `work` at this place of the c2s stream; size: the bytes that it keeps until then."""
         fence = self.fence(now)
         fence.then.append(work)
         self._charge(fence, size)
 
     def then_alone(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
-        """Do some work at this place of the c2s stream, at a fence that nothing else shares."""
+        """Run `work` at this place of the c2s stream, with a fence that nothing else shares."""
         self._last = None
         self.then(work, now, size)
         self._last = None
@@ -158,7 +158,7 @@ class Fences:
         return fence
 
     def pass_(self, fence: Fence, now: int) -> None:
-        """Do the work that waits for a fence."""
+        """Run the work that waits for a fence."""
         if fence is self._unasked:
             self._unasked = None
         # Taken out: a fence whose deadline came first passes again with its PONG.
@@ -179,13 +179,13 @@ class Fences:
             self._lifecycle.end(*fence.end)
 
     def pass_overdue(self, now: int) -> None:
-        """Do the work of the fences whose deadline has come before their PONG."""
+        """Run the work of the fences whose deadline came before their PONG."""
         for fence in self._timed():
             if fence.deadline <= now:
                 self.pass_(fence, now)
 
     def deadlines(self) -> list[int]:
-        """Return the times (ns) at which fences are over without their PONGs."""
+        """Return the deadlines (ns) of fences that do not wait for their PONGs for ever."""
         if not (self._owners or self._unasked):
             return []
         return [fence.deadline for fence in self._timed()]

@@ -87,7 +87,7 @@ class Login:
     # -- the client's CONNECT
 
     def connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        """Learn who the client is, at once or when the proxy has checked it."""
+        """Handle CONNECT, at once or when the proxy has checked the client."""
         try:
             connect = self._known(parse_connect(frame.args, self._connection.connect))
         except ValueError as error:
@@ -101,7 +101,7 @@ class Login:
             self._connected(pipe, frame, ordinal, connect, now)
 
     def _connected(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> None:
-        """Let a client's CONNECT go on, and learn which rules apply to it.  connect: its options, merged."""
+        """Forward a CONNECT and bind the rules that apply to the client.  connect: its options, merged."""
         connection, lifecycle = self._connection, self._lifecycle
         connection.introduce(connect)
         if lifecycle.phase in AFTER_CONNECT:
@@ -127,7 +127,7 @@ class Login:
         # Rules see the frame that goes on: one that changes it must not bring the client's secrets back.
         shown = frame if args is frame.args else head(encode.connect(args), C2S) or frame
         decision = self._runner.decide(pipe, shown, now)
-        self._go_on(pipe, frame, ordinal, decision, encode.connect, args, now)
+        self._forward(pipe, frame, ordinal, decision, encode.connect, args, now)
 
     def _set_hold(self) -> None:
         # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
@@ -147,7 +147,7 @@ class Login:
         return connect._replace(user=identity.user_of(self._connection.certificate), nkey="")
 
     def _checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
-        """Return whether a CONNECT is dealt with for now: it is being checked, or was refused."""
+        """Return whether a CONNECT stops here: it is being checked, or was refused."""
         if self._identity is None or not self._identity.asks:
             return False
         if self._identity.clients == "certificate":
@@ -208,7 +208,7 @@ class Login:
             self._connection.pipes[C2S].drop(frame, ordinal, now, cause)
 
     def _let_go(self, unchecked: UncheckedConnect) -> UncheckedConnect:
-        """Return the CONNECT that was kept; the counters have it again."""
+        """Return the CONNECT that was held, and count it again."""
         self._unchecked = None
         self._connection.pipes[C2S].sender.surplus[unchecked.frame.op] += 1
         return unchecked
@@ -216,7 +216,7 @@ class Login:
     # -- the server's INFO
 
     def info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        """Learn about the server, and send its INFO on as the client is to see it."""
+        """Handle INFO: learn about the server, and forward it as the client is to see it."""
         connection, lifecycle = self._connection, self._lifecycle
         try:
             info = parse_info(frame.args)
@@ -242,7 +242,7 @@ class Login:
         self._send_info(pipe, frame, ordinal, now)
 
     def _greeted(self, args: bytes, now: int) -> None:
-        """Learn what only the first INFO says: the nonce, and whether the server can be proxied."""
+        """Handle the first INFO: the nonce, and whether the server can be proxied."""
         connection = self._connection
         self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
         self.refusal = why_unusable(connection.info)
@@ -262,10 +262,10 @@ class Login:
     def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
         args = client_info(frame.args, self._connection.settings)
         decision = self._runner.decide(pipe, frame._replace(args=args), now)
-        self._go_on(pipe, frame, ordinal, decision, encode.info, args, now)
+        self._forward(pipe, frame, ordinal, decision, encode.info, args, now)
 
     def client_has_pong(self, pipe: DirectionPipe, now: int) -> None:
-        """Send the INFOs that were kept back until the client's first PONG."""
+        """Handle the client's first PONG: forward the INFOs that were held back until then."""
         if self._lifecycle.phase is not Phase.CONNECTED:
             return
         self._lifecycle.step(PhaseEvent.PONG)
@@ -275,7 +275,7 @@ class Login:
             pipe.sender.surplus[info.op] += 1
             self._send_info(pipe, info, ordinal, now)
 
-    def _go_on(
+    def _forward(
         self,
         pipe: DirectionPipe,
         frame: Frame,
@@ -285,7 +285,7 @@ class Login:
         args: bytes,
         now: int,
     ) -> None:
-        """Let a greeting go on with other arguments, as the rules decided.
+        """Forward INFO or CONNECT with other arguments, as the rules decided.
 
         form: makes a frame of arguments.  args: the very same bytes where nothing changes.
         """
@@ -378,7 +378,7 @@ def client_info(args: bytes, settings: SessionSettings) -> bytes:
 
 
 def lame_duck(args: bytes) -> bytes:
-    """Return the arguments of an INFO that says: this connection ends soon."""
+    """Return the arguments of an INFO in lame duck mode."""
     return rewrite_info(args, remove=("nonce",), set={"ldm": True})
 
 

@@ -128,7 +128,7 @@ class Outbox:
         item.open = not last
 
     def release(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[Outgoing]:
-        """Yield the items whose time has come, in the order in which they leave, until it is to `stop`."""
+        """Yield the items that are due, in the order in which they leave, until `stop` says so."""
         if self._stopped:
             return
         yield from self._overtaking(now, stop)
@@ -187,7 +187,7 @@ class Outbox:
         return bool(self._carry) or conditions.rate is not None or conditions.slice_size > 0 or self.blocked
 
     def slices(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[memoryview]:
-        """Yield the slices that the link takes now, until it is to `stop`."""
+        """Yield the slices that the link takes now, until `stop` says so."""
         conditions = self.conditions
         while self._carry and self._credit_at <= now and not self._stopped and not stop():
             piece = self._carry[0]
@@ -210,7 +210,7 @@ class Outbox:
             yield head
 
     def left(self) -> list[Outgoing]:
-        """Take out all items that have not been released."""
+        """Remove and return all items that have not been released."""
         aside = {entry[1]: entry[2] for entry in sorted(self._by_time, key=lambda entry: entry[1])}
         items = [*self._queue, *(item for item in aside.values() if not item.gone)]
         self._queue.clear()

@@ -1,4 +1,4 @@
-"""Phases of a connection and of its two directions, as tables of transitions; the life of a connection.
+"""Phases of a connection and of its two directions, as tables of transitions.
 
 Theory
 1. A connection is in one `Phase`, each direction in one `PipePhase`.  Nothing else says how far they are.
@@ -115,7 +115,7 @@ FIRST_STOPPED: Final = PipePhase.FINISHED
 
 
 class Lifecycle:
-    """The life of one connection: its phase, and its end.
+    """The life cycle of one connection: its phase, and its end.
 
     conn: its number, in events.  shut: nothing of the client may go to the server yet, because it has not
     shown who it is.  drained: the cause and detail with which the connection ends once no answer is due, None

@@ -39,7 +39,7 @@ NEVER: Final = 1 << 63
 
 
 class _Coming(NamedTuple):
-    """A chain that is about to come into force.  before: the rules until then.  check: what comes first."""
+    """A chain that is being swapped in.  before: the rules until then.  check: of the live subscriptions."""
 
     chain: Chain
     before: ConnectionRules
@@ -86,7 +86,7 @@ class RuleRunner:
     # -- rules that come into force
 
     def bind(self, now: int, check: SubscriptionCheck | None = None) -> None:
-        """Ask the chain which rules apply, and put them in force between frames; check: of a swap."""
+        """Bind the rules of the chain that apply, between two frames; check: of a swap."""
         before = self.rules
         try:
             self.rules = self.chain.bind(self._connection, before, now, check)
@@ -101,7 +101,7 @@ class RuleRunner:
             self._subscriptions.resubscribe(self.rules.resubscribed, before, now)
 
     def swap(self, chain: Chain, now: int, limit: WorkLimit) -> None:
-        """Look at the live subscriptions under another chain, up to the limit, then put it in force."""
+        """Check the live subscriptions under another chain, up to the limit, then put it in force."""
         coming = self._coming
         if coming is None or coming.chain is not chain or coming.before is not self.rules:
             try:
@@ -119,7 +119,7 @@ class RuleRunner:
         self.bind(now, coming.check)
 
     def _revoke(self, revoked: list[tuple[bytes, str]], now: int) -> None:
-        """End subscriptions (sids) that the rules do not take, with these texts."""
+        """End subscriptions (sids) that the rules revoke, with the texts of their -ERR."""
         if not revoked:
             return
         sids = [sid for sid, _ in revoked]
@@ -134,7 +134,7 @@ class RuleRunner:
             pipe.scanner.interest = self.rules.interest[pipe.direction]
 
     def update_conditions(self, now: int) -> None:
-        """Ask the rules for the conditions of both links, and put them in force."""
+        """Apply the link conditions of the rules and of the operator to both directions."""
         times = []
         for pipe in self._pipes:
             conditions, again = self.rules.conditions(pipe.direction, now)
@@ -160,12 +160,12 @@ class RuleRunner:
         self.emit_fired()
 
     def suspend(self, now: int, *, on: bool) -> None:
-        """Lose the messages of both directions from the next frame on, or pass them again."""
+        """Drop all messages of both directions from the next frame on, or pass them again."""
         self.suspended = on
         self.update_conditions(now)
 
     def pause(self, now: int, *, until: int) -> None:
-        """Read nothing from either side until then (ns)."""
+        """Stop reading from both sides until then (ns)."""
         self.paused_until = until
         self.update_conditions(now)
 
@@ -214,7 +214,7 @@ class RuleRunner:
     def carry_out(
         self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision, now: int
     ) -> None:
-        """Do with a frame as the rules decided."""
+        """Apply the rules' decision to a frame."""
         if decision.firings:
             self._emit_numbered(decision.firings, ordinal)
         close = decision.close
@@ -269,7 +269,7 @@ class RuleRunner:
     def keep_in_step(
         self, pipe: DirectionPipe, frame: Frame, passes: bool, upstream: bytes | None, now: int
     ) -> None:
-        """Let the fences, the awaited answers and the subscriptions know whether a frame passes.
+        """Keep fences, awaited answers and subscriptions in step with a frame that passes or not.
 
         upstream: the subject of a SUB for the server, if it is another.
         """

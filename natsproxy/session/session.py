@@ -80,7 +80,7 @@ class Session:
     """The state machine of one connection.
 
     connection: its parts, and what is known of its peers.  pipes: its two directions, c2s first; a relay
-    reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: the rules at work.
+    reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: applies the rules.
     control: what an operator may do.  bypass: lets frames go past.
     conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
     records are made from the start.  hooks: the functions of the proxy that it calls.
@@ -190,7 +190,7 @@ class Session:
             pipe.records.on = on
 
     def take_actions(self) -> list[Action]:
-        """Take out the actions that were asked for."""
+        """Return the actions since the last call."""
         return self.connection.actions.take()
 
     # -- bytes
@@ -198,7 +198,7 @@ class Session:
     def receive(
         self, direction: Direction, data: bytes, now: int, limit: WorkLimit = UNLIMITED_WORK
     ) -> list[Action]:
-        """Take bytes of one direction; return the actions that follow, in order.
+        """Handle bytes of one direction; return the actions that follow, in order.
 
         Where the limit is reached first, `pipe.pending` says so: the next call goes on from there, without
         bytes.
@@ -222,7 +222,7 @@ class Session:
         if special and direction == C2S and not pipe.waiting:
             self._first_frame(pipe, now)
         if pipe.deciding is not None:
-            self._go_on(pipe, now, limit)
+            self._continue_deciding(pipe, now, limit)
             pipe.pending = pipe.deciding is not None
         if not (pipe.pending or pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
             self._scan(pipe, now, limit, TOGETHER if 0 < len(data) <= SHORT else 0)
@@ -237,12 +237,12 @@ class Session:
         return self.take_actions()
 
     def _forget_secrets(self) -> None:
-        """Let the secrets make room, if no frame that has come is still to be recorded."""
+        """Free memory of the redaction once no received frame is still to be recorded."""
         if not any(pipe.pending or pipe.open or pipe.outbox.bytes for pipe in self.pipes):
             self.connection.secrets.forget_answered()
 
     def _first_frame(self, pipe: DirectionPipe, now: int) -> None:
-        """Deal with the next frame of a client that cannot be served, or that must say who it is."""
+        """Handle the next frame of a client that cannot be served, or that must authenticate first."""
         first = pipe.scanner.ordinal
         segment = pipe.scanner.next()
         if segment is None:
@@ -265,9 +265,9 @@ class Session:
             self._login.refuse_early(pipe, now)
 
     def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit, least: int) -> None:
-        """Deal with the scanner's segments until it wants more bytes or the limit is reached.
+        """Handle the scanner's segments until it wants more bytes or the limit is reached.
 
-        least: the frames that are dealt with however long they take.
+        least: the frames that are handled however long they take.
         """
         scanner, lifecycle, secrets = pipe.scanner, self._lifecycle, self.connection.secrets
         scanner.most = limit.frames
@@ -278,13 +278,13 @@ class Session:
                 secrets.look(pipe.direction, [segment])
             if isinstance(segment, Run):
                 if pipe.swallowing:
-                    self._lose(pipe, segment, first, now)
+                    self._swallow_run(pipe, segment, first, now)
                 else:
                     pipe.pass_(segment, first, now)
             elif isinstance(segment, Frame):
                 fastpath = self.runner.fastpath(pipe)
                 if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
-                    self._general(pipe, segment, first, now, limit)
+                    self._handle_frame(pipe, segment, first, now, limit)
                     if segment.op in SUBSCRIPTION_OPS:
                         self._subscription_lines(pipe, now, stop - scanner.ordinal)
                 else:
@@ -314,26 +314,26 @@ class Session:
 
     # -- frames that rules or the session want to see
 
-    def _general(
+    def _handle_frame(
         self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int, limit: WorkLimit = UNLIMITED_WORK
     ) -> None:
-        """Deal with one frame; ordinal: its number in its direction.
+        """Handle one frame; ordinal: its number in its direction.
 
         Where the limit is reached during the decision on long headers, `pipe.deciding` says so.
         """
         handler = HANDLERS.get((pipe.direction, frame.op))
         if handler is not None and not handler(self, pipe, frame, ordinal, now):
             return
-        if pipe.swallowing and self._swallowed(pipe, frame, ordinal, now):
+        if pipe.swallowing and self._swallow(pipe, frame, ordinal, now):
             return
         if frame.header_size > LONG:
             pipe.deciding = Deciding(frame, ordinal, self.runner.steps(pipe, frame, now))
-            self._go_on(pipe, now, limit)
+            self._continue_deciding(pipe, now, limit)
         else:
             self._decided(pipe, frame, ordinal, self.runner.decide(pipe, frame, now), now)
 
-    def _go_on(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
-        """Go on with a decision that is made in steps, up to the limit."""
+    def _continue_deciding(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
+        """Continue a decision that is made in steps, up to the limit."""
         assert pipe.deciding is not None
         frame, ordinal, steps = pipe.deciding
         decision: Decision | None = None
@@ -363,7 +363,7 @@ class Session:
             self._login.client_has_pong(pipe, now)
 
     def _subscription_lines(self, pipe: DirectionPipe, now: int, most: int) -> None:
-        """Deal with plain SUBs and UNSUBs that follow one, `most` at most, if no rule wants them."""
+        """Handle plain SUBs and UNSUBs that follow one, `most` at most, if no rule wants them."""
         scanner = pipe.scanner
         wanted = scanner.interest.wants(Op.SUB) or scanner.interest.wants(Op.UNSUB)
         if wanted or pipe.swallowing or self.connection.secrets.alert or self._lifecycle.phase is OVER:
@@ -378,7 +378,7 @@ class Session:
     # -- neighbours, on which the rules decide together
 
     def _neighbours(self, pipe: DirectionPipe, frame: Frame, first: int, now: int, limit: WorkLimit) -> None:
-        """Deal with a whole message frame, whose ordinal is `first`, and with those that stand beside it."""
+        """Handle a whole message frame, whose ordinal is `first`, with the adjacent ones."""
         at = 0
         frames = [frame, *pipe.scanner.more(MOST)]
         if pipe.scanner.odd or self.connection.secrets.alert:  # the session has looked at the first
@@ -390,7 +390,7 @@ class Session:
                 self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)
                 at = result.stop
             if at < len(frames) and not self.over:
-                self._general(pipe, frames[at], first + at, now, limit)
+                self._handle_frame(pipe, frames[at], first + at, now, limit)
                 at += 1
                 if pipe.deciding is not None:
                     break
@@ -411,7 +411,7 @@ class Session:
     def _carry_out_batch(
         self, pipe: DirectionPipe, frames: list[Frame], result: BatchResult, first: int, now: int
     ) -> None:
-        """Do with neighbours as the rules' fast path decided."""
+        """Apply the decision of the rules' fast path to adjacent frames."""
         out = result.out
         if out is None:
             ops = 0
@@ -429,8 +429,7 @@ class Session:
                 self.runner.keep_in_step(pipe, frame, False, None, now)
                 pipe.drop(frame, first + place, now, result.cause)
 
-    # -- the session's own part in a frame, before the rules see it
-    #    Each returns whether the rules are to see it: False where it is dealt with.
+    # -- handlers by op: each returns whether the rules are to see the frame
 
     def _on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         self._login.connect(pipe, frame, ordinal, now)
@@ -469,7 +468,7 @@ class Session:
         return False
 
     def _on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Pass a PONG of the client's on; do the work that waits for one of ours."""
+        """Forward a PONG that is the client's; run the work of a fence."""
         fence = self._fences.pong()
         if fence is None:
             return True
@@ -478,14 +477,14 @@ class Session:
         return False
 
     def _on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Drop a +OK that answers a frame of ours."""
+        """Drop a +OK that answers an injected frame."""
         if not self._subscriptions.take_our_ok():
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         return False
 
     def _on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Learn from an -ERR which subscription the server does not have, or why it will close."""
+        """Note which subscription an -ERR takes away, or why the server will close."""
         text = err_text(frame.args)
         error = classify(text)
         if error.kind.closes or error.kind is OTHER:
@@ -510,20 +509,20 @@ class Session:
 
     # -- links that lose messages
 
-    def _lose(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
-        """Lose a run of messages; first: the ordinal of its first frame."""
+    def _swallow_run(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
+        """Swallow a run of messages; first: the ordinal of its first frame."""
         pipe.lose(run, first, now)
-        self._accept(pipe, run.frames, now)
+        self._answer_oks(pipe, run.frames, now)
 
-    def _swallowed(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Lose a message, or answer a PING in the server's place; return whether the frame was one.
+    def _swallow(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Swallow a message, or answer a PING in the server's place; return whether the frame was one.
 
         What changes the state of the connection passes: both sides are to agree on it afterwards.
         """
         if frame.op in MESSAGE_OPS:
             self._subscriptions.lost(frame)
             pipe.drop(frame, ordinal, now, "swallow")
-            self._accept(pipe, 1, now)
+            self._answer_oks(pipe, 1, now)
             return True
         # The first one waits for the server: it asks whether the login is good.
         if pipe.direction == C2S and frame.op == Op.PING and self._lifecycle.phase is Phase.READY:
@@ -532,7 +531,7 @@ class Session:
             return True
         return False
 
-    def _accept(self, pipe: DirectionPipe, frames: int, now: int) -> None:
+    def _answer_oks(self, pipe: DirectionPipe, frames: int, now: int) -> None:
         if pipe.direction == C2S and self.connection.verbose:
             self._fences.answer_suspended(encode.OK * frames, now)
 
@@ -582,7 +581,7 @@ class Session:
     # -- the end of a stream
 
     def eof(self, direction: Direction, now: int) -> list[Action]:
-        """Take the end of a direction's stream; return the actions that follow."""
+        """Handle the end of a direction's stream; return the actions that follow."""
         pipe = self.pipes[direction]
         if direction == C2S and (
             self._lifecycle.shut or pipe.waiting
@@ -595,7 +594,7 @@ class Session:
         return self.take_actions()
 
     def _end_lingering(self, now: int) -> None:
-        """Take the ends that a rule has kept back until now."""
+        """Handle the stream ends that a rule has delayed until now."""
         for direction in [each for each, until in self._lingering.items() if until <= now]:
             del self._lingering[direction]
             self._end_stream(self.pipes[direction], now)
@@ -679,17 +678,17 @@ class Session:
     # -- control
 
     def authenticated(self, refusal: str | None, now: int) -> list[Action]:
-        """Go on with the CONNECT of an `Authenticate`.  refusal: the reason against it, None for none."""
+        """Handle the answer to `Authenticate`.  refusal: the reason, None if the client may log in."""
         self._login.answered(refusal, now)
         self.runner.emit_fired()
         return self.take_actions()
 
     def stop(self) -> None:
-        """Note that the connection is gone: it asks for nothing more but the records of `closed`."""
+        """Note that the connection is gone: only `closed` returns anything from here on."""
         self._lifecycle.step(PhaseEvent.END)
 
     def swap(self, chain: Chain, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
-        """Put another chain in force, between frames, once the live subscriptions were looked at under it.
+        """Swap the chain, between frames, once the live subscriptions were checked under it.
 
         Where the limit is reached first, `chain` is still the old one: the next call goes on from there.
         """
@@ -739,4 +738,4 @@ HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Fra
     (S2C, Op.MSG): Session._on_message,
     (S2C, Op.HMSG): Session._on_message,
 }
-"""The session's own part in a frame, by direction and op; other ops have none."""
+"""The session's own handling of a frame before its rules, by direction and op; other ops have none."""

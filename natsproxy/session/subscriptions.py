@@ -12,15 +12,15 @@ Theory
    count is not the client's: the session keeps the limit itself, and unsubscribes at the server.
 4. After an UNSUB of ours, messages that were under way still come: they are dropped until the fence behind
    the UNSUB has come back.  In verbose mode the +OK of the UNSUB is ours as well.
-5. A subscription that new rewrite rules send elsewhere is made anew, at the place of the c2s stream at which
+5. A subscription that new rewrite rules map elsewhere is moved, at the place of the c2s stream at which
    they come into force: UNSUB, a fence, SUB of the new subject with the same sid.  The client notices
    nothing.  Messages on that sid before the fence's PONG came by the old subject, and go through the old
    rules: the client never sees a subject that only the server knows.  Changes that follow closely queue up.
-   The server counts deliveries from its SUB; so of a subscription made anew the session keeps the limit
+   The server counts deliveries from its SUB; so of a moved subscription the session keeps the limit
    itself, and its earlier count stays.
 6. A subscription that cannot be sent whole under the new rules (covered in part; a sid that was named by two
    SUBs) ends, and the client gets the -ERR of permissions that were taken away.
-7. Two things are not made anew: requests under way whose reply subject was rewritten, and deliver subjects
+7. Two things are not moved: requests under way whose reply subject was rewritten, and deliver subjects
    that the server remembers (push consumers).  Answers to those come by the old subject, which has
    no subscription.
 """
@@ -63,7 +63,7 @@ def unsub_max(args: bytes) -> int:
 
 
 class Resubscription(NamedTuple):
-    """The state of a subscription before it was made anew: the rules then, and its subject on the server."""
+    """The state of a subscription before it was moved: the rules then, and its subject on the server."""
 
     rules: ConnectionRules
     upstream: bytes
@@ -128,13 +128,13 @@ class SubscriptionTable(dict[bytes, Subscription]):
         self.version += 1
 
     def remove(self, sid: bytes) -> None:
-        """Note that a sid is free again."""
+        """Remove a subscription."""
         self.version += 1
         self.pop(sid, None)
         self.uncertain.pop(sid, None)
 
     def count(self, sub: Subscription) -> None:
-        """Note that each delivery of a subscription is looked at from here on."""
+        """Note that each delivery of a subscription is counted from here on."""
         sub.counted = True
         self.version += 1
 
@@ -171,7 +171,7 @@ class SubscriptionTable(dict[bytes, Subscription]):
 
 
 class Subscriptions:
-    """The subscriptions of one connection at work.
+    """Keeps the subscriptions of one connection in step with client, server and rules.
 
     table: those that live.  tallies: deliveries by sid, of those that the scanner counts.  closed: sids that
     were ended here, and whose messages may still come.  verbose: the client is owed a +OK for each of its
@@ -207,7 +207,7 @@ class Subscriptions:
 
     @property
     def ended_or_moved(self) -> bool:
-        """True if messages on some sid are not to be taken as they come."""
+        """True if some sid was closed or is being moved: its messages are handled one by one."""
         return bool(self.closed or self._resubscribing)
 
     @property
@@ -228,7 +228,7 @@ class Subscriptions:
     # -- what the scanners look out for
 
     def watch_ops(self) -> None:
-        """Want the frames of the ops that the session looks at now."""
+        """Make the scanners stop at the ops that the session needs now."""
         for pipe, ops in zip((self._c2s, self._s2c), STATE_OPS, strict=True):
             extra = Op.OK.bit if pipe is self._s2c and self._our_oks else 0
             pipe.scanner.watch_ops = ops | (_NEVER_SWALLOWED if pipe.swallowing else extra)
@@ -239,7 +239,7 @@ class Subscriptions:
         watches[sid] = max(need, watches.get(sid, Need.NONE))
 
     def _unwatch(self, sid: bytes) -> None:
-        """Neither look at nor count messages on `sid` any more."""
+        """Stop watching and counting messages on `sid`."""
         self.tallies.pop(sid, None)
         self._s2c.scanner.watch_sids.pop(sid, None)
         # Messages by the old subject may still come, and need the old rules.
@@ -341,7 +341,7 @@ class Subscriptions:
             self.close([frame.sid], now)
 
     def lost(self, frame: Frame) -> None:
-        """Note a message that the server has counted, and that a silent link loses."""
+        """Note a message that the server has counted, and that a suspended link swallows."""
         sub = self.table.get(frame.sid)
         if sub is not None and sub.max:
             sub.unseen += 1
@@ -359,7 +359,7 @@ class Subscriptions:
             self._unwatch(sub.sid)
 
     def take_our_ok(self) -> bool:
-        """Return whether a +OK of the server answers a frame of ours, and count it."""
+        """Return whether a +OK of the server answers an injected frame, and count it."""
         if self._our_oks <= 0:
             return False
         self._expect_oks(self._our_oks - 1)
@@ -405,10 +405,10 @@ class Subscriptions:
             text = f"{len(oldest)} old subscriptions with a limit are ended, if the server has not done so"
             self._lifecycle.notice("info", text, now)
 
-    # -- subscriptions that are made anew
+    # -- subscriptions that are moved
 
     def resubscribe(self, again: list[tuple[bytes, bytes]], before: ConnectionRules, now: int) -> None:
-        """Make subscriptions anew, given as sids with their new subjects on the server.
+        """Move subscriptions, given as sids with their new subjects on the server.
 
         before: the rules under which the server has them now.
         """
@@ -431,7 +431,7 @@ class Subscriptions:
         self._lifecycle.notice("info", text, now)
 
     def _moved(self, subs: list[Subscription]) -> None:
-        """Note that the server has done with the old subjects: from here on messages come by the new ones."""
+        """Note that the server has switched to the new subjects: later messages come by them."""
         self._expect_oks(len(subs))
         for sub in subs:
             waiting = self._resubscribing[sub.sid]

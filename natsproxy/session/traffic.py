@@ -38,7 +38,7 @@ class Traffic:
         self.numbers = [one + more for one, more in zip(self.numbers, other.numbers, strict=True)]
 
     def copy(self) -> Traffic:
-        """Return the same numbers, which do not change any more."""
+        """Return a copy."""
         return Traffic(self.numbers.copy())
 
     def frames(self, point: int) -> list[int]:

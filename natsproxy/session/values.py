@@ -1,4 +1,4 @@
-"""Values of a connection that it is given: its settings, hooks, budget and limit of work."""
+"""Values that a session is given: settings, hooks, memory budget and work limit."""
 
 from __future__ import annotations
 
