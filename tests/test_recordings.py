@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from natsproxy.capture.format.blocks import MAGIC, VERSION
-from natsproxy.capture.format.records import Firing, Open
+from natsproxy.capture.format.records import FiringRecord, OpenRecord
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import verify
@@ -41,7 +41,7 @@ def test_denied_holds_both_firings(version: str) -> None:
     firings = [
         item.info["rule"]
         for _, item in open_capture(FOLDER / f"denied-{version}.ncap").items()
-        if isinstance(item, Firing)
+        if isinstance(item, FiringRecord)
     ]
     assert firings == ["no-secrets", "no-telemetry"]
 
@@ -62,7 +62,7 @@ def test_a_version_has_its_fields(path: Path) -> None:
         block = file.block_at(len(MAGIC))
         assert block is not None
         assert msgpack.unpackb(file.read(block)[1])["version"] == version
-    opened = [item.info for _, item in open_capture(path).items() if isinstance(item, Open)]
+    opened = [item.info for _, item in open_capture(path).items() if isinstance(item, OpenRecord)]
     assert opened
     assert {"upstream_local" in info for info in opened} == {version >= [1, 1]}
 

@@ -24,7 +24,7 @@ class HttpLost(Exception):
     """The client has gone, or takes too long: nothing can be said to it any more."""
 
 
-class Exchange:
+class HttpExchange:
     """A request and its answer.  most_body: bytes of the request's body.  left: the client has gone.
 
     answers: counts them by status.

@@ -22,7 +22,7 @@ import h11
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.admin.http_exchange import Exchange, HttpLost, Stream
+from natsproxy.admin.http_exchange import HttpExchange, HttpLost, Stream
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import ConfigError, place_of
 
@@ -158,7 +158,7 @@ class HttpServer:
     async def _connection(self, stream: Stream, place: trio.CancelScope) -> None:
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_HEAD)
         while True:
-            exchange = Exchange(connection, stream, self._most_body, self.answers)
+            exchange = HttpExchange(connection, stream, self._most_body, self.answers)
             try:
                 with trio.fail_after(_IDLE):
                     request = await exchange.head()
@@ -177,7 +177,7 @@ class HttpServer:
                 return
             connection.start_next_cycle()
 
-    async def _answer(self, exchange: Exchange, scope: MutableMapping[str, Any]) -> None:
+    async def _answer(self, exchange: HttpExchange, scope: MutableMapping[str, Any]) -> None:
         lost = failed = False
         try:
             await self._app(scope, exchange.receive, exchange.send)

@@ -16,8 +16,8 @@ import trio
 
 from natsproxy.admin.slices import sliced
 from natsproxy.capture.filter.recording_filter import Selection
-from natsproxy.capture.format.blocks import Block, Kind, Summary
-from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.format.blocks import Block, BlockKind, Summary
+from natsproxy.capture.format.records import CloseRecord, OpenRecord
 from natsproxy.capture.listing.listing import Event, Listed, Listing
 from natsproxy.capture.read.segment import BlockRef, Segment, decode_items
 from natsproxy.errors import CaptureError
@@ -35,10 +35,10 @@ VIEWERS: Final = 32
 """The most viewers of one proxy: an event with large payloads takes some 13 MB until a slow one has it."""
 _KEPT: Final = 10  # looks that wait for viewers
 _SEGMENT: Final = Segment("the traffic", b"", b"", 0, 0, 0, None, None, "", {})
-_BLOCK: Final = Block(0, Kind.RECORDS, 0, 0, 0, 0)
+_BLOCK: Final = Block(0, BlockKind.RECORDS, 0, 0, 0, 0)
 
 
-class Sample(NamedTuple):
+class LiveSample(NamedTuple):
     """One look.  number: from 1.  frames, bytes: of all traffic so far.  seen: the frames of this look that
     were decoded.  changes: the connections that opened and closed, as far as they were decoded.
     """
@@ -53,7 +53,7 @@ class Sample(NamedTuple):
 class Viewer:
     """One that looks on.  subjects: it wants frames with these only; empty: all.  last: its last look."""
 
-    def __init__(self, subjects: tuple[bytes, ...], last: Sample) -> None:
+    def __init__(self, subjects: tuple[bytes, ...], last: LiveSample) -> None:
         self.subjects = subjects
         self.last = last
 
@@ -64,7 +64,7 @@ class LiveFrames:
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
         self._viewers: list[Viewer] = []
-        self._samples: deque[Sample] = deque([Sample(0, 0, 0, [], [])], maxlen=_KEPT)
+        self._samples: deque[LiveSample] = deque([LiveSample(0, 0, 0, [], [])], maxlen=_KEPT)
         self._subjects: tuple[bytes, ...] | None = None  # what is taken now
         self._listing = Listing()
         self._clocks = BlockClocks()
@@ -110,7 +110,7 @@ class LiveFrames:
             selection = Selection(subjects=union, payloads=kept.payloads, filters=kept.filters)
             await self._proxy.look_on(LiveBlocks(selection))
 
-    async def next(self, viewer: Viewer) -> tuple[Sample, int, int]:
+    async def next(self, viewer: Viewer) -> tuple[LiveSample, int, int]:
         """Return the next sample for a viewer, once it is there, and all frames and bytes since its last."""
         while self._samples[-1].number == viewer.last.number:
             await trio.sleep_until(self._next)
@@ -133,11 +133,11 @@ class LiveFrames:
                     seen.append(one if one.client else one._replace(client=self._name(one.one.conn.number)))
                     if len(seen) == MOST:
                         break
-                elif isinstance(one.item, Open | Close):
+                elif isinstance(one.item, OpenRecord | CloseRecord):
                     changes.append(one)
         last = self._samples[-1]
         frames, size = last.frames + look.frames, last.bytes + look.bytes
-        self._samples.append(Sample(last.number + 1, frames, size, seen, changes))
+        self._samples.append(LiveSample(last.number + 1, frames, size, seen, changes))
 
     def _decoded(self, look: Look) -> Iterator[Listed | Event]:
         """Yield the frames of a look's sample, and what came between them."""

@@ -16,7 +16,15 @@ import click
 from rich.cells import cell_len
 
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Firing, Gap, Note, Opaque, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    FiringRecord,
+    GapRecord,
+    Note,
+    OpaqueRecord,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.capture.listing.row import moment
 from natsproxy.capture.read.frames import remarks
@@ -237,21 +245,21 @@ def _below(frame: Frame, raw: bool) -> Iterator[str]:
 
 def _told(event: Event) -> Part | None:
     item = event.item
-    if isinstance(item, Open):
+    if isinstance(item, OpenRecord):
         to = item.info.get("upstream")
         return f"client {item.info.get('client')} connected, server {to}{_who(item.info)}", _PLAIN
     if isinstance(item, Preamble):
         opened = _opened(item)
         return f"client {opened.get('client')} was connected before{_who(opened)}", _PLAIN
-    if isinstance(item, Close):
+    if isinstance(item, CloseRecord):
         detail = item.info.get("detail")
         return f"closed: {item.cause}{f', {detail}' if detail else ''}{_who(item.info)}", _PLAIN
-    if isinstance(item, Gap):
+    if isinstance(item, GapRecord):
         info = item.info
         return f"gap: {info.get('frames')} frames not recorded: {info.get('reason')}", _BAD
-    if isinstance(item, Firing) and item.info.get("ordinal") is None:
+    if isinstance(item, FiringRecord) and item.info.get("ordinal") is None:
         return f"[{item.info.get('rule')}: {item.info.get('action')}]", _OURS
-    if isinstance(item, Opaque):
+    if isinstance(item, OpaqueRecord):
         return f"{item.length} bytes that are no frames", _BAD
     return ("the rules have changed", _OURS) if isinstance(item, Note) else None
 

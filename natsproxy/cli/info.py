@@ -17,7 +17,7 @@ import click
 
 from natsproxy.capture.columns.counts import BlockCounts, count
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, FiringRecord, GapRecord, Item, OpenRecord, Preamble
 from natsproxy.capture.listing.row import iso
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
@@ -96,8 +96,8 @@ def _read_facts(path: Path, top: int, exact: bool) -> dict[str, Any]:
         "options": facts.options,
         "counted": f"1/{stride}",
         "bytes": facts.size,
-        "gaps": facts.items["Gap"],
-        "firings": facts.items["Firing"],
+        "gaps": facts.items[GapRecord],
+        "firings": facts.items[FiringRecord],
         "ops": dict(facts.ops.most_common()),
         "subjects": [[subject, n] for subject, n in facts.subjects.most_common(top)],
         "causes": dict(facts.causes.most_common(top)),
@@ -136,7 +136,7 @@ class _Facts:
         self.ops: Counter[str] = Counter()
         self.subjects: Counter[str] = Counter()
         self.causes: Counter[str] = Counter()
-        self.items: Counter[str] = Counter()
+        self.items: Counter[type[Item]] = Counter()
         self.connections: dict[ConnectionId, dict[str, Any]] = {}
 
     def note(self, ref: BlockRef) -> None:
@@ -153,8 +153,8 @@ class _Facts:
         """Add what a block holds."""
         self.size += counts.size
         for item in counts.others:
-            self.items[type(item).__name__] += 1
-            if isinstance(item, Open | Close | Preamble):
+            self.items[type(item)] += 1
+            if isinstance(item, OpenRecord | CloseRecord | Preamble):
                 self._connection(segment.connection(item.conn)).update(_known(item))
         for key, n in counts.frames.items():
             self._add_frames(segment, *key, n)
@@ -185,11 +185,11 @@ def _named(info: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: info[name] for name in names if isinstance(info.get(name), str)}
 
 
-def _known(item: Open | Close | Preamble) -> dict[str, Any]:
+def _known(item: OpenRecord | CloseRecord | Preamble) -> dict[str, Any]:
     """Return what an item says of its connection."""
-    if isinstance(item, Open):
+    if isinstance(item, OpenRecord):
         return _named(item.info, "client", *_WHO)
-    if isinstance(item, Close):
+    if isinstance(item, CloseRecord):
         return {**_named(item.info, *_WHO), "end": item.cause}
     opened, connect = item.info.get("open"), item.info.get("connect")
     found = _named(opened, "client", *_WHO) if isinstance(opened, dict) else {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from natsproxy.capture.format.records import Firing, Note
+from natsproxy.capture.format.records import FiringRecord, Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli.exits import CouldNotRun, FoundWrong
 from natsproxy.cli.paths import FilePath
@@ -75,7 +75,7 @@ def from_capture(capture: Path, file: Path | None) -> None:
     firings, texts = [], [segment.rules or "" for segment in reader.segments()]
     at_start = len(texts)
     for _, item in reader.items():
-        if isinstance(item, Firing):
+        if isinstance(item, FiringRecord):
             firings.append(item.info)
         elif isinstance(item, Note) and "rules" in item.info:
             texts.append(str(item.info["rules"]))

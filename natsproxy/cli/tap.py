@@ -11,7 +11,7 @@ import click
 
 from natsproxy.admin.live_frames import MOST, PAYLOAD
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.format.records import CloseRecord, OpenRecord
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.capture.listing.row import from_row
@@ -114,11 +114,11 @@ def _wall(one: Listed | Event) -> int:
 
 def _event(change: dict[str, Any]) -> Event:
     conn = ConnectionId(b"", 1, change["conn"])
-    item: Open | Close
+    item: OpenRecord | CloseRecord
     if change["change"] == "opened":
-        item = Open(conn.number, 0, {"client": change["address"], "upstream": change["server"]})
+        item = OpenRecord(conn.number, 0, {"client": change["address"], "upstream": change["server"]})
     else:
-        item = Close(conn.number, 0, change["cause"], {"detail": change["detail"]})
+        item = CloseRecord(conn.number, 0, change["cause"], {"detail": change["detail"]})
     return Event(item, change["t_ns"], conn, change["client"])
 
 

@@ -29,7 +29,7 @@ from natsproxy.net.leg import AnyLeg, Leg, LegLost, linger
 from natsproxy.net.limits import Limits
 from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SettingsOfSessions
 from natsproxy.net.plane_interface import Plane
-from natsproxy.net.recording import Recording
+from natsproxy.net.recording import ProxyRecording
 from natsproxy.net.relay import Relay
 from natsproxy.net.server_ends import ServerEnds
 from natsproxy.net.shortage import OwnShortage, Shortage
@@ -72,7 +72,7 @@ class Connections:
         chain: Chain,
         seed: int,
         relays: dict[int, Relay],
-        recording: Recording,
+        recording: ProxyRecording,
         contexts: TlsContexts,
         emit: Callable[[Event], None],
     ) -> None:
@@ -287,7 +287,7 @@ class Connections:
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
         if facts.proxied_by:
             relay.opened["proxied_by"] = facts.proxied_by
-        record(records.Open(conn, accepted.opened, relay.opened))
+        record(records.OpenRecord(conn, accepted.opened, relay.opened))
         self.relays[conn] = relay
         return relay
 
@@ -327,7 +327,7 @@ class Connections:
         now, conn = now_ns(), accepted.conn
         endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
-        item = records.Close(
+        item = records.CloseRecord(
             conn, now, end.cause, {**counts, "detail": end.detail, **session.connection.login()}
         )
         self._recording.close(conn, item, end.cause)

@@ -24,7 +24,7 @@ EARLY: Final = 1_000
 _SPARE: Final = 1_000  # entries that are out of date, beside as many as there are connections
 
 
-class Timed(Protocol):
+class HasDeadline(Protocol):
     """A connection with deadlines.  due: the next one (ns), which its entry in `Deadlines` must name."""
 
     due: int
@@ -40,7 +40,7 @@ class Deadlines:
     timed: the connections by their numbers; one that has left it is called no more.
     """
 
-    def __init__(self, timed: Mapping[int, Timed]) -> None:
+    def __init__(self, timed: Mapping[int, HasDeadline]) -> None:
         self._timed = timed
         # Pairs of a time and a number.  An entry is out of date once its connection has another `due`.
         self._entries: list[tuple[int, int]] = []
@@ -60,7 +60,7 @@ class Deadlines:
             entries[:] = [entry for entry in entries if self._current(*entry) is not None]
             heapify(entries)
 
-    def _current(self, due: int, conn: int) -> Timed | None:
+    def _current(self, due: int, conn: int) -> HasDeadline | None:
         timed = self._timed.get(conn)
         return timed if timed is not None and timed.due == due else None
 
@@ -72,7 +72,7 @@ class Deadlines:
                 await self._earlier.wait()
             await self._call(self._take_due())
 
-    async def _call(self, due: list[Timed]) -> None:
+    async def _call(self, due: list[HasDeadline]) -> None:
         # Not a part of `run`: its variables would keep the last connection until the next deadline.
         begun = time.perf_counter_ns()
         for timed in due:
@@ -81,10 +81,10 @@ class Deadlines:
                 await trio.lowlevel.checkpoint()
                 begun = time.perf_counter_ns()
 
-    def _take_due(self) -> list[Timed]:
+    def _take_due(self) -> list[HasDeadline]:
         """Take out the connections that are due, each once."""
         entries, until = self._entries, now_ns() + EARLY
-        found: list[Timed] = []
+        found: list[HasDeadline] = []
         while entries and entries[0][0] <= until:
             timed = self._current(*heappop(entries))
             if timed is not None:

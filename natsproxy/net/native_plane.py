@@ -22,7 +22,7 @@ from natsproxy.net.clock import ahead_of_monotonic
 from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
-from natsproxy.net.plane_interface import Place, Rider
+from natsproxy.net.plane_interface import PlaneConnection, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 STEP = 1_000_000  # ns of a step where other tasks are ready
@@ -103,7 +103,7 @@ class NativePlane:
         self._idle = IdleLoop()
         admission.on_change = self._admit
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Place:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
         """Take over two legs; the plane in Python takes those that are not plain."""
         if isinstance(client, Leg) and isinstance(server, Leg):
             place: NativePlace = self._plane.adopt(rider, rider.conn, client, server, NativeLeg, NativePlace)

@@ -42,7 +42,7 @@ class Rider(Protocol):
         ...
 
 
-class Place(PassedFrames, Protocol):
+class PlaneConnection(PassedFrames, Protocol):
     """The place of one connection on a plane."""
 
     def settle(self, *, recording: bool) -> None:
@@ -61,7 +61,7 @@ class Place(PassedFrames, Protocol):
 class Plane(Protocol):
     """Moves the bytes of all connections."""
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Place:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
         """Take over two legs; the rider gets others in their place until it leaves."""
         ...
 

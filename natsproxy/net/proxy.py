@@ -32,7 +32,7 @@ from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.plane import open_plane
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
-from natsproxy.net.recording import Recording
+from natsproxy.net.recording import ProxyRecording
 from natsproxy.net.relay import Relay
 from natsproxy.net.rule_book import RuleBook
 from natsproxy.net.tls_contexts import TlsContexts
@@ -74,7 +74,7 @@ class Proxy:
         self._subscribers: list[Callable[[Event], None]] = []
         self.fired: Counter[str] = Counter()
         self._contexts = TlsContexts(settings)
-        self._recording = Recording(self.relays, self.seed, self.emit)
+        self._recording = ProxyRecording(self.relays, self.seed, self.emit)
         self.connections = Connections(
             settings,
             chain or EmptyChain(),

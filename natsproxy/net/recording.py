@@ -13,7 +13,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.capture.format import records
-from natsproxy.capture.format.records import Item, Open
+from natsproxy.capture.format.records import Item, OpenRecord
 from natsproxy.config.recording import RecordSettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Firing
@@ -74,7 +74,7 @@ class DeferredRecords:
     def _release(self) -> None:
         deferred, self._deferred = self._deferred, None
         for item in deferred or ():
-            if isinstance(item, Open):  # it was made before anybody knew who the client is
+            if isinstance(item, OpenRecord):  # it was made before anybody knew who the client is
                 item = item._replace(info=item.info | self._session.connection.login())
             self._record(item)
 
@@ -83,7 +83,7 @@ _AT_ONCE: Final = 64  # connections that begin to be recorded in one go
 _FIRING_FIELDS: Final = tuple(name for name in Firing.__slots__ if name != "also")
 
 
-class Recording:
+class ProxyRecording:
     """Records the connections of a proxy.
 
     relays: the open connections by their numbers; the proxy changes it.  seed: written into captures.
@@ -158,7 +158,7 @@ class Recording:
         if self.active:
             for firing in event.each():
                 info: dict[str, Any] = {name: getattr(firing, name) for name in _FIRING_FIELDS}
-                self.record(records.Firing(event.conn, event.t, info))
+                self.record(records.FiringRecord(event.conn, event.t, info))
 
     def record_rules(self, text: str) -> None:
         """Record the rules that are in force from now on."""

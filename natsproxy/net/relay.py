@@ -25,7 +25,7 @@ from natsproxy.net.error_boundary import error_boundary
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, linger
 from natsproxy.net.opening import Accepted
-from natsproxy.net.plane_interface import Place, Plane
+from natsproxy.net.plane_interface import Plane, PlaneConnection
 from natsproxy.net.tcp import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
@@ -73,7 +73,7 @@ class Relay:
         self.legs: tuple[AnyLeg, AnyLeg] = (accepted.leg, server)
         self._greeting = greeting
         self._plane = plane
-        self._place: Place | None = None
+        self._place: PlaneConnection | None = None
         self._emit, self._record, self._check = emit, record, check
         self._most_frames = most_frames
         self._tasks = LazyNursery()

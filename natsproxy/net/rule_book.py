@@ -33,7 +33,7 @@ class StaleRules(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RuleEntry:
     """A rule in the book.  ends: the time at which it is removed, in seconds of trio's clock; None: never."""
 
     rule: Rule
@@ -52,7 +52,7 @@ class _Plan(NamedTuple):
     """A load before it happens: the rules of the file, all entries, and what becomes of others."""
 
     base: tuple[Rule, ...]
-    entries: dict[str, Entry]
+    entries: dict[str, RuleEntry]
     loaded: Loaded
 
 
@@ -75,13 +75,13 @@ class RuleBook:
         self._compile = compile
         self._install = install
         self._ended = ended
-        self._entries = {name: Entry(rule) for name, rule in self.base.items()}
+        self._entries = {name: RuleEntry(rule) for name, rule in self.base.items()}
         self._life = secrets.token_hex(4)  # a revision of another process is none of this one
         self._revision = 0
         self._changed = trio.Event()
 
     @property
-    def entries(self) -> Mapping[str, Entry]:
+    def entries(self) -> Mapping[str, RuleEntry]:
         """The rules by their names, in the order in which they act."""
         return MappingProxyType(self._entries)
 
@@ -90,7 +90,7 @@ class RuleBook:
         """The revision: another one after each change."""
         return f"{self._life}-{self._revision}"
 
-    def origin(self, entry: Entry) -> str:
+    def origin(self, entry: RuleEntry) -> str:
         """Return "file", "changed" (there is one of that name in the file) or "added"."""
         known = self.base.get(entry.rule.name)
         if known is None:
@@ -140,7 +140,7 @@ class RuleBook:
         entries = dict(self._entries) if list(before) == list(after) else {}  # else in the file's order
         for rule in rules:
             if rule.name in new:
-                entries[rule.name] = Entry(rule)
+                entries[rule.name] = RuleEntry(rule)
             elif rule.name in self._entries:
                 entries[rule.name] = self._entries[rule.name]
         for name, entry in self._entries.items():
@@ -161,7 +161,7 @@ class RuleBook:
 
     def reset(self) -> None:
         """Bring back the rules of the file, and nothing else."""
-        self._commit({name: Entry(rule) for name, rule in self.base.items()})
+        self._commit({name: RuleEntry(rule) for name, rule in self.base.items()})
 
     # -- changes on top
 
@@ -172,7 +172,9 @@ class RuleBook:
         list was made of, None for any.  Raises StaleRules for another one, ConfigError for bad rules.
         """
         self.check(revision)
-        self._commit({rule.name: Entry(rule, enabled, self._end_of(rule.name)) for rule, enabled in rules})
+        self._commit(
+            {rule.name: RuleEntry(rule, enabled, self._end_of(rule.name)) for rule, enabled in rules}
+        )
 
     def put(self, rule: Rule, *, enabled: bool | None = None, lasts: float | None = None) -> None:
         """Add a rule at the end, or put it in the place of the one of its name.
@@ -180,9 +182,9 @@ class RuleBook:
         enabled: None for as it was.  lasts: seconds after which it is removed, None for as it was.
         Raises ConfigError.
         """
-        before = self._entries.get(rule.name, Entry(rule))
+        before = self._entries.get(rule.name, RuleEntry(rule))
         ends = before.ends if lasts is None else trio.current_time() + lasts
-        entry = Entry(rule, before.enabled if enabled is None else enabled, ends)
+        entry = RuleEntry(rule, before.enabled if enabled is None else enabled, ends)
         self._commit({**self._entries, rule.name: entry})
 
     def remove(self, name: str) -> None:
@@ -203,7 +205,7 @@ class RuleBook:
     def _end_of(self, name: str) -> float | None:
         return self._entries[name].ends if name in self._entries else None
 
-    def _commit(self, entries: dict[str, Entry], chain: RuleChain | None = None) -> None:
+    def _commit(self, entries: dict[str, RuleEntry], chain: RuleChain | None = None) -> None:
         """Put entries in force; chain: of the enabled ones, where it was made already."""
         entries = self._with_known(entries)
         self._install(self._compile(_enabled(entries)) if chain is None else chain)
@@ -211,7 +213,7 @@ class RuleBook:
         self._revision += 1
         self._changed.set()
 
-    def _with_known(self, entries: dict[str, Entry]) -> dict[str, Entry]:
+    def _with_known(self, entries: dict[str, RuleEntry]) -> dict[str, RuleEntry]:
         """Put the old rule itself where it was written the same: it has the count over all connections."""
         found = dict(entries)
         for name, entry in entries.items():
@@ -236,5 +238,5 @@ class RuleBook:
                 self._ended(name)
 
 
-def _enabled(entries: Mapping[str, Entry]) -> tuple[Rule, ...]:
+def _enabled(entries: Mapping[str, RuleEntry]) -> tuple[Rule, ...]:
     return tuple(entry.rule for entry in entries.values() if entry.enabled)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from natsproxy.capture.format.records import Gap
+from natsproxy.capture.format.records import GapRecord
 from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
@@ -41,7 +41,7 @@ _MANY: Final = 8  # jobs that wait
 
 
 class Loss(NamedTuple):
-    """Traffic that is not in the capture: see `records.Gap`.  wall: the wall clock at `t1`."""
+    """Traffic that is not in the capture: see `records.GapRecord`.  wall: the wall clock at `t1`."""
 
     reason: str
     t0: int
@@ -70,7 +70,7 @@ class Loss(NamedTuple):
         }
         builder = BlockBuilder()
         builder.begin(self.t1, self.wall)
-        builder.add(Gap(None, self.t1, info))
+        builder.add(GapRecord(None, self.t1, info))
         return builder.seal()
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 _STAR, _TAIL = STAR[0], TAIL[0]
 
 
-class _Node(Generic[T]):
+class _CollisionNode(Generic[T]):
     """A token position.
 
     here: values of patterns that end on it.  tail: of those of them that end in `>`.  stars, tails: the
@@ -28,18 +28,18 @@ class _Node(Generic[T]):
     __slots__ = ("_below", "children", "here", "stars", "tail", "tails")
 
     def __init__(self) -> None:
-        self.children: dict[bytes, _Node[T]] = {}
-        self.stars: list[_Node[T]] = []
-        self.tails: list[_Node[T]] = []
+        self.children: dict[bytes, _CollisionNode[T]] = {}
+        self.stars: list[_CollisionNode[T]] = []
+        self.tails: list[_CollisionNode[T]] = []
         self.here: set[T] = set()
         self.tail: set[T] = set()
         self._below: frozenset[T] | None = None
 
-    def child(self, token: bytes) -> _Node[T]:
+    def child(self, token: bytes) -> _CollisionNode[T]:
         """Return the child of a token; make it first where there is none."""
         found = self.children.get(token)
         if found is None:
-            found = self.children[token] = _Node()
+            found = self.children[token] = _CollisionNode()
             if token[0] == _STAR:
                 self.stars.append(found)
             elif token[0] == _TAIL:
@@ -61,8 +61,8 @@ class CollisionSet(Generic[T]):
     __slots__ = ("_literal", "_wild")
 
     def __init__(self, patterns: Iterable[tuple[bytes, T]]) -> None:
-        self._literal: _Node[T] = _Node()
-        self._wild: _Node[T] = _Node()
+        self._literal: _CollisionNode[T] = _CollisionNode()
+        self._wild: _CollisionNode[T] = _CollisionNode()
         for pattern, value in patterns:
             if not is_valid_subscribe(pattern):
                 raise ConfigError(f"{pattern!r} is not a valid subject pattern")
@@ -82,7 +82,7 @@ class CollisionSet(Generic[T]):
             _covered(self._literal, tokens, found)
             _meeting(self._wild, tokens, found)
         else:
-            node: _Node[T] | None = self._literal
+            node: _CollisionNode[T] | None = self._literal
             for token in tokens:
                 node = node.children.get(token) if node is not None else None
             found |= node.here if node is not None else set()
@@ -90,7 +90,7 @@ class CollisionSet(Generic[T]):
         return frozenset(found)
 
 
-def _covered(root: _Node[T], tokens: list[bytes], found: set[T]) -> None:
+def _covered(root: _CollisionNode[T], tokens: list[bytes], found: set[T]) -> None:
     """Add the literal patterns that are subsets of a subject with wildcards."""
     frontier = [root]
     for token in tokens:
@@ -108,11 +108,11 @@ def _covered(root: _Node[T], tokens: list[bytes], found: set[T]) -> None:
         found |= node.here
 
 
-def _covering(root: _Node[T], tokens: list[bytes], found: set[T]) -> None:
+def _covering(root: _CollisionNode[T], tokens: list[bytes], found: set[T]) -> None:
     """Add the patterns with wildcards of which a literal subject is a subset."""
     frontier = [root]
     for token in tokens:
-        following: list[_Node[T]] = []
+        following: list[_CollisionNode[T]] = []
         for node in frontier:
             tail = node.children.get(TAIL)
             if tail is not None:
@@ -128,11 +128,11 @@ def _covering(root: _Node[T], tokens: list[bytes], found: set[T]) -> None:
         found |= node.here
 
 
-def _meeting(root: _Node[T], tokens: list[bytes], found: set[T]) -> None:
+def _meeting(root: _CollisionNode[T], tokens: list[bytes], found: set[T]) -> None:
     """Add the patterns with wildcards that meet a subject with wildcards token by token."""
     frontier = [root]
     for token in tokens:
-        following: list[_Node[T]] = []
+        following: list[_CollisionNode[T]] = []
         for node in frontier:
             found |= node.tail
             if token[:1] in (STAR, TAIL):

@@ -20,28 +20,28 @@ _DEPTH: Final = 16
 """The tokens of a template that are looked at."""
 
 
-class _Node(dict[str, "_Node"]):
+class _FoldingNode(dict[str, "_FoldingNode"]):
     """The tokens that follow some tokens, each with what follows it."""
 
     def add(self, tokens: list[str]) -> None:
         node = self
         for token in tokens:
-            node = node.setdefault(token, _Node())
+            node = node.setdefault(token, _FoldingNode())
 
     def fold(self, *, first: bool) -> None:
         """Make one of the tokens that follow here where there are too many, and of their followers."""
         names = [name for name in self if not (first and name[:1] in ("$", "_"))]
         if FOLDED in self or len(names) > MOST:
-            merged = _Node()
+            merged = _FoldingNode()
             for name in names:
                 merged.merge(self.pop(name))
             self[FOLDED] = merged
         for node in self.values():
             node.fold(first=False)
 
-    def merge(self, other: _Node) -> None:
+    def merge(self, other: _FoldingNode) -> None:
         for name, node in other.items():
-            self.setdefault(name, _Node()).merge(node)
+            self.setdefault(name, _FoldingNode()).merge(node)
 
     def prefixes(self, before: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
         if FOLDED in self:
@@ -55,7 +55,7 @@ def folds(templates: Iterable[str]) -> list[str]:
 
     A `**` in a template says that its position was folded before.
     """
-    root = _Node()
+    root = _FoldingNode()
     for number, template in enumerate(templates, 1):
         root.add(template.split(".")[:_DEPTH])
         if number % 10_000 == 0:

@@ -253,7 +253,7 @@ def status_kind(code: bytes, description: bytes = b"") -> StatusKind:
     return _STATUS.get(code, StatusKind.OTHER)
 
 
-class ApiError(NamedTuple):
+class JetStreamError(NamedTuple):
     """The error of an API response or a publish ack.  err_code: the server's own number, 0 without one."""
 
     code: int
@@ -261,7 +261,7 @@ class ApiError(NamedTuple):
     description: str
 
 
-def api_error(body: bytes) -> ApiError | None:
+def api_error(body: bytes) -> JetStreamError | None:
     """Return the error in a JSON body, None without one and for a body that is no JSON object."""
     return _error(members(body)) if b'"error"' in body else None  # most bodies need no parser
 
@@ -275,14 +275,14 @@ def members(body: bytes) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def _error(read: dict[str, Any]) -> ApiError | None:
+def _error(read: dict[str, Any]) -> JetStreamError | None:
     error = read.get("error")
     if not isinstance(error, dict):
         return None
     code, err_code, text = error.get("code", 0), error.get("err_code", 0), error.get("description", "")
     if type(code) is not int or type(err_code) is not int:
         return None
-    return ApiError(code, err_code, str(text))
+    return JetStreamError(code, err_code, str(text))
 
 
 class PublishAck(NamedTuple):
@@ -297,7 +297,7 @@ class PublishAck(NamedTuple):
     domain: str = ""
     batch: str = ""
     messages: int = 0
-    error: ApiError | None = None
+    error: JetStreamError | None = None
 
 
 def publish_ack(body: bytes) -> PublishAck | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from natsproxy.protocol import errors, gojson, headers, jetstream
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.info import parse_info
-from natsproxy.protocol.jetstream import AckKind, AckSubject, ApiError, StatusKind
+from natsproxy.protocol.jetstream import AckKind, AckSubject, JetStreamError, StatusKind
 from natsproxy.units import short_duration, short_size
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -232,11 +232,11 @@ def _status(frame: Frame, found: headers.Headers) -> Meaning:
     return Meaning(kind, f"{shown(found.code)} {text}", fields, bad=not calm)
 
 
-def _api_error(body: bytes) -> ApiError | None:
+def _api_error(body: bytes) -> JetStreamError | None:
     return jetstream.api_error(body) if len(body) <= _LARGEST else None
 
 
-def _answered(kind: str, text: str, fields: dict[str, Any], error: ApiError | None) -> Meaning:
+def _answered(kind: str, text: str, fields: dict[str, Any], error: JetStreamError | None) -> Meaning:
     if error is None:
         return Meaning(kind, text, fields, covers=("body",) if kind == "publish-ack" else ())
     told = {name: _clean(value) for name, value in error._asdict().items()}

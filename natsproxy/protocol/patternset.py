@@ -16,14 +16,14 @@ from natsproxy.protocol.subjects import STAR, TAIL, has_empty_token, has_wildcar
 T = TypeVar("T")
 
 
-class _Node(Generic[T]):
+class _PatternNode(Generic[T]):
     """A token position of the tree.  here: patterns that end on it.  tail: patterns that end in `>` next."""
 
     __slots__ = ("here", "literals", "star", "tail")
 
     def __init__(self) -> None:
-        self.literals: dict[bytes, _Node[T]] = {}
-        self.star: _Node[T] | None = None
+        self.literals: dict[bytes, _PatternNode[T]] = {}
+        self.star: _PatternNode[T] | None = None
         self.here: list[tuple[int, T]] = []
         self.tail: list[tuple[int, T]] = []
 
@@ -40,12 +40,12 @@ class PatternSet(Generic[T]):
     def __init__(self, patterns: Iterable[tuple[bytes, T]]) -> None:
         self.patterns: Final = tuple(patterns)
         self._exact: dict[bytes, list[tuple[int, T]]] = {}
-        self._root: _Node[T] | None = None
+        self._root: _PatternNode[T] | None = None
         for order, (pattern, value) in enumerate(self.patterns):
             if not is_valid_subscribe(pattern):
                 raise ConfigError(f"{pattern!r} is not a valid subject pattern")
             if has_wildcard(pattern):
-                self._root = self._root or _Node()
+                self._root = self._root or _PatternNode()
                 _insert(self._root, pattern, (order, value))
             else:
                 self._exact.setdefault(pattern, []).append((order, value))
@@ -74,26 +74,26 @@ class PatternSet(Generic[T]):
         return subject in self._exact or (self._root is not None and bool(_walk(self._root, subject)))
 
 
-def _insert(node: _Node[T], pattern: bytes, entry: tuple[int, T]) -> None:
+def _insert(node: _PatternNode[T], pattern: bytes, entry: tuple[int, T]) -> None:
     for token in pattern.split(b"."):
         if token == TAIL:
             node.tail.append(entry)
             return
         if token == STAR:
-            node.star = node.star or _Node()
+            node.star = node.star or _PatternNode()
             node = node.star
         else:
-            node = node.literals.setdefault(token, _Node())
+            node = node.literals.setdefault(token, _PatternNode())
     node.here.append(entry)
 
 
-def _walk(root: _Node[T], subject: bytes) -> list[tuple[int, T]]:
+def _walk(root: _PatternNode[T], subject: bytes) -> list[tuple[int, T]]:
     if has_empty_token(subject):
         return []
     found: list[tuple[int, T]] = []
     frontier = [root]
     for token in subject.split(b"."):
-        following: list[_Node[T]] = []
+        following: list[_PatternNode[T]] = []
         for node in frontier:
             if node.tail:  # `>` stands for at least one token: there is one here
                 found += node.tail

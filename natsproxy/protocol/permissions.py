@@ -50,7 +50,7 @@ DEFAULT_EXPIRES: Final = 120 * SECOND
 MOST_REPLIES: Final = 1 << 53
 
 
-class Entry(NamedTuple):
+class PermissionEntry(NamedTuple):
     """One entry of a list: a pattern, and the queue that it is about (`b""`: all subscriptions)."""
 
     pattern: bytes
@@ -73,7 +73,7 @@ class _List:
 
     __slots__ = ("entries", "plain", "queued")
 
-    def __init__(self, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, entries: tuple[PermissionEntry, ...]) -> None:
         self.entries = entries
         self.plain = PatternSet((entry.pattern, entry) for entry in entries if not entry.queue)
         self.queued = PatternSet((entry.pattern, entry.queue) for entry in entries if entry.queue)
@@ -105,10 +105,10 @@ class Permissions:
     def __init__(
         self,
         *,
-        publish_allow: tuple[Entry, ...] | None = None,
-        publish_deny: tuple[Entry, ...] = (),
-        subscribe_allow: tuple[Entry, ...] | None = None,
-        subscribe_deny: tuple[Entry, ...] = (),
+        publish_allow: tuple[PermissionEntry, ...] | None = None,
+        publish_deny: tuple[PermissionEntry, ...] = (),
+        subscribe_allow: tuple[PermissionEntry, ...] | None = None,
+        subscribe_deny: tuple[PermissionEntry, ...] = (),
         responses: ResponseRule | None = None,
     ) -> None:
         if responses is not None and publish_allow is None:  # rule 5: as on the server
@@ -273,7 +273,7 @@ def _keys(table: Any, where: str, known: tuple[str, ...]) -> dict[str, Any]:
 
 def _side(
     value: Any, where: str, *, queues: bool
-) -> tuple[tuple[Entry, ...] | None, tuple[Entry, ...] | None]:
+) -> tuple[tuple[PermissionEntry, ...] | None, tuple[PermissionEntry, ...] | None]:
     """Read one direction: a subject, a list of them (allow), or a table of allow and deny."""
     if value is None:
         return None, None
@@ -286,7 +286,7 @@ def _side(
     )  # type: ignore[return-value]
 
 
-def _entries(value: Any, where: str, queues: bool) -> tuple[Entry, ...] | None:
+def _entries(value: Any, where: str, queues: bool) -> tuple[PermissionEntry, ...] | None:
     """Read a list of subjects; an empty one says nothing, as on the server."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
@@ -294,13 +294,13 @@ def _entries(value: Any, where: str, queues: bool) -> tuple[Entry, ...] | None:
     return tuple(_entry(item, where, queues) for item in items) or None
 
 
-def _entry(item: str, where: str, queues: bool) -> Entry:
+def _entry(item: str, where: str, queues: bool) -> PermissionEntry:
     fields = item.encode("utf-8", "surrogateescape").split()
     if not fields or len(fields) > 2 or not is_valid_strict(fields[0]):
         raise ConfigError(f"{where}: {item!r} is not a valid subject")
     if len(fields) == 2 and not queues:
         raise ConfigError(f"{where}: {item!r} names a queue, which only subscribe permissions can")
-    return Entry(*fields)
+    return PermissionEntry(*fields)
 
 
 def _responses(value: Any, where: str) -> ResponseRule | None:

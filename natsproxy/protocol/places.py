@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FramePlace:
     """A place in frames on a subject pattern: a pointer, a header (glob), or neither for subject tokens."""
 
     subject: bytes = b">"
@@ -57,7 +57,7 @@ class Place:
         )
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> FramePlace:
     """Read a place.  Raises ValueError with the end of a sentence that begins with the setting's name."""
     before, _, where = text.lstrip(" ").partition(" ")
     if not _PLACE.match(where.lstrip(" ")):  # members of JSON may hold blanks
@@ -66,18 +66,18 @@ def parse_place(text: str) -> Place:
     if not is_valid_subscribe(subject):
         raise ValueError(f"must begin with a valid subject pattern, not {before!r}")
     if where == _SUBJECT:
-        return Place(subject)
+        return FramePlace(subject)
     if where.startswith(_HEADER) and where != _HEADER:
-        return Place(subject, header=where.removeprefix(_HEADER))
+        return FramePlace(subject, header=where.removeprefix(_HEADER))
     if where.startswith("/") and _ESCAPE.search(where) is None:
         members = where[1:].split("/")
-        return Place(subject, tuple(one.replace("~1", "/").replace("~0", "~") for one in members))
+        return FramePlace(subject, tuple(one.replace("~1", "/").replace("~0", "~") for one in members))
     raise ValueError(
         f"must be a JSON pointer (/id), header:NAME or token, perhaps behind a subject pattern, not {text!r}"
     )
 
 
-def parse_pointer(text: str) -> Place:
+def parse_pointer(text: str) -> FramePlace:
     """Read a place in JSON payloads.  Raises ValueError as `parse_place` does."""
     place = parse_place(text)
     if place.pointer is None:

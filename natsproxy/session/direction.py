@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
-from natsproxy.capture.format.records import Flags, Frames, Opaque
+from natsproxy.capture.format.records import Flags, Frames, OpaqueRecord
 from natsproxy.rules.interface import Decision
 from natsproxy.session.actions import Actions, Finish, Record, Send
 from natsproxy.session.outbox import Origin, Outbox, Outgoing
@@ -200,7 +200,7 @@ class DirectionRecords:
     def unframed(self, length: int, now: int) -> None:
         """Record that bytes passed without being framed."""
         if self.on:
-            self._actions.append(Record(Opaque(self._conn, self._direction, now, length)))
+            self._actions.append(Record(OpaqueRecord(self._conn, self._direction, now, length)))
 
 
 class Sender:

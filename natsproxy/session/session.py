@@ -54,7 +54,7 @@ from natsproxy.session.values import (
     WorkLimit,
 )
 from natsproxy.wire import encode
-from natsproxy.wire.frames import Body, Fault, Frame, Malformed, Opaque, Run
+from natsproxy.wire.frames import Body, Frame, FramingFault, Malformed, Opaque, Run
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction, Op
 
 SHORT: Final = 4_096
@@ -67,11 +67,11 @@ MOST_LINES: Final = 256  # the same of subscriptions
 _CONNECT: Final = b"Cc"  # the only first byte that nats-server takes from a client that has to log in
 _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
 _ANSWERS: Final = {
-    Fault.UNKNOWN_OP: "Unknown Protocol Operation",
-    Fault.TERMINATOR: "Unknown Protocol Operation",
-    Fault.REFUSED: "Unknown Protocol Operation",
-    Fault.LINE_TOO_LONG: "maximum control line exceeded",
-    Fault.SILENT: None,
+    FramingFault.UNKNOWN_OP: "Unknown Protocol Operation",
+    FramingFault.TERMINATOR: "Unknown Protocol Operation",
+    FramingFault.REFUSED: "Unknown Protocol Operation",
+    FramingFault.LINE_TOO_LONG: "maximum control line exceeded",
+    FramingFault.SILENT: None,
 }
 """The text of nats-server's -ERR by fault of a stream; None where it closes without one."""
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 from natsproxy.wire import awaited
 from natsproxy.wire._input_py import Input
 from natsproxy.wire._interest_py import Interest
-from natsproxy.wire.frames import NO_LIMIT, Body, Fault, Frame, Malformed, Need, Opaque, Run, Segment
+from natsproxy.wire.frames import NO_LIMIT, Body, Frame, FramingFault, Malformed, Need, Opaque, Run, Segment
 from natsproxy.wire.grammar import (
     NO_TERMINATOR,
     NeedBytes,
@@ -307,7 +307,7 @@ class Scanner(Input):
         size, header_size = int(fields.get("size", b"0")), int(fields.get("header_size", b"0"))
         if header_size > size:
             reason = "the header size is larger than the total size"
-            raise NotFramed(start, line_end, Fault.SILENT, reason)
+            raise NotFramed(start, line_end, FramingFault.SILENT, reason)
         need = max(self.interest.need(spec.op, subject), self._watched(spec.op, subject, sid))
         end, missing, short = line_end, 0, False
         if spec.payload:
@@ -359,7 +359,7 @@ class Scanner(Input):
         if at == start:
             self._dead = True
             self._missing = 0
-            return Malformed(buf, at, at + 1, Fault.TERMINATOR, NO_TERMINATOR, self._base + at, True)
+            return Malformed(buf, at, at + 1, FramingFault.TERMINATOR, NO_TERMINATOR, self._base + at, True)
         self._pos = at
         self._missing = left
         return Body(buf, start, at, left == 0)

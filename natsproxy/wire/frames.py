@@ -122,7 +122,7 @@ class Opaque(NamedTuple):
     end: int
 
 
-class Fault(IntEnum):
+class FramingFault(IntEnum):
     """The reason why a stream cannot be framed, by the reaction of nats-server to it."""
 
     UNKNOWN_OP = 0
@@ -149,7 +149,7 @@ class Malformed(NamedTuple):
     buffer: bytes
     start: int
     end: int
-    fault: Fault
+    fault: FramingFault
     reason: str
     offset: int
     streaming: bool = False

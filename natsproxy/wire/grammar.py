@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from natsproxy.wire.frames import Fault
+from natsproxy.wire.frames import FramingFault
 from natsproxy.wire.ops import C2S, OPS, Direction, Op, OpSpec
 
 _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
@@ -48,7 +48,7 @@ class NeedBytes(Exception):
 class NotFramed(Exception):
     """The bytes `start` to `end` of the buffer are no frame; `reason` is a short clause for a person."""
 
-    def __init__(self, start: int, end: int, fault: Fault, reason: str) -> None:
+    def __init__(self, start: int, end: int, fault: FramingFault, reason: str) -> None:
         super().__init__(reason)
         self.start, self.end, self.fault, self.reason = start, end, fault, reason
 
@@ -88,7 +88,9 @@ def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]
         raise NeedBytes
     if direction:
         raise UnknownServerOp
-    raise NotFramed(start, start + reach + 1, Fault.UNKNOWN_OP, "an operation that NATS clients do not have")
+    raise NotFramed(
+        start, start + reach + 1, FramingFault.UNKNOWN_OP, "an operation that NATS clients do not have"
+    )
 
 
 def _skip_gap(buf: bytes, start: int, at: int, direction: Direction, spec: OpSpec) -> int:
@@ -96,14 +98,14 @@ def _skip_gap(buf: bytes, start: int, at: int, direction: Direction, spec: OpSpe
     if spec.gap == "ignored":
         return at
     if direction == C2S and not spec.from_client:
-        raise NotFramed(start, at, Fault.REFUSED, f"{spec.token.decode()} is not for clients to send")
+        raise NotFramed(start, at, FramingFault.REFUSED, f"{spec.token.decode()} is not for clients to send")
     if spec.gap == "blank":
         following = buf[at : at + 1]
         if following and following not in b" \t":
             if direction:
                 raise UnknownServerOp
             reason = f"{spec.token.decode()} is not followed by a blank"
-            raise NotFramed(start, at + 1, Fault.UNKNOWN_OP, reason)
+            raise NotFramed(start, at + 1, FramingFault.UNKNOWN_OP, reason)
     blanks = _BLANKS.match(buf, at)
     assert blanks is not None
     return blanks.end()
@@ -120,13 +122,13 @@ def _read_args(
     # An unfinished line is measured too, as the server does: a peer cannot make us keep an endless one.
     if args_end - at > limit:
         if not spec.limited and direction == C2S:
-            raise NotFramed(start, stop, Fault.REFUSED, "a line beyond max_control_line")
-        raise NotFramed(start, stop, Fault.LINE_TOO_LONG, "a control line beyond max_control_line")
+            raise NotFramed(start, stop, FramingFault.REFUSED, "a line beyond max_control_line")
+        raise NotFramed(start, stop, FramingFault.LINE_TOO_LONG, "a control line beyond max_control_line")
     if spec.gap != "ignored":
         cr = buf.find(b"\r", at, args_end)
         if cr >= 0:
             # The server's own reading of an embedded CR depends on how TCP cut the stream.
-            raise NotFramed(start, cr + 2, Fault.REFUSED, "a CR inside a control line")
+            raise NotFramed(start, cr + 2, FramingFault.REFUSED, "a CR inside a control line")
     if lf < 0:
         raise NeedBytes(line=True)
     return lf + 1, buf[at:args_end]
@@ -138,12 +140,12 @@ def _split(start: int, end: int, spec: OpSpec, args: bytes) -> dict[str, bytes]:
     parts = [part for part in args.replace(b"\t", b" ").split(b" ") if part]
     names = spec.forms.get(len(parts))
     if names is None:
-        raise NotFramed(start, end, Fault.SILENT, f"{spec.token.decode()} with {len(parts)} arguments")
+        raise NotFramed(start, end, FramingFault.SILENT, f"{spec.token.decode()} with {len(parts)} arguments")
     fields = dict(zip(names, parts, strict=True))
     for name in ("size", "header_size"):
         if name in fields and not _NUMBER.match(fields[name]):
             reason = f"{spec.token.decode()} with a size that is no number"
-            raise NotFramed(start, end, Fault.SILENT, reason)
+            raise NotFramed(start, end, FramingFault.SILENT, reason)
     return fields
 
 
@@ -155,7 +157,7 @@ def payload_end(buf: bytes, start: int, line_end: int, size: int) -> int:
     end = line_end + size + 2
     for at, byte in ((end - 2, 13), (end - 1, 10)):
         if at < len(buf) and buf[at] != byte:
-            raise NotFramed(start, at + 1, Fault.TERMINATOR, NO_TERMINATOR)
+            raise NotFramed(start, at + 1, FramingFault.TERMINATOR, NO_TERMINATOR)
     return end
 
 

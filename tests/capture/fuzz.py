@@ -22,7 +22,7 @@ import msgpack
 
 from natsproxy.capture.columns import arrow
 from natsproxy.capture.columns.table import FIELDS
-from natsproxy.capture.format.blocks import Block, Kind, Summary
+from natsproxy.capture.format.blocks import Block, BlockKind, Summary
 from natsproxy.capture.format.records import Item, encode
 from natsproxy.capture.read.segment import BlockRef, Segment, decode_items
 from natsproxy.errors import CaptureError
@@ -82,7 +82,7 @@ class Body:
     """What the decoders need of a file: the body of its only block."""
 
     def __init__(self, body: bytes, summary: Summary) -> None:
-        block = Block(100, Kind.RECORDS, 0, 0, len(body), 0)
+        block = Block(100, BlockKind.RECORDS, 0, 0, len(body), 0)
         self._body, self.ref = body, BlockRef(SEGMENT, block, summary)
 
     def body(self, ref: BlockRef) -> bytes:

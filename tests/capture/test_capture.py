@@ -17,9 +17,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.capture.format import records
-from natsproxy.capture.format.blocks import HEADER, MAGIC, Kind, header
+from natsproxy.capture.format.blocks import HEADER, MAGIC, BlockKind, header
 from natsproxy.capture.format.connection import ConnectionChoice
-from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Item, Note, Opaque, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    FiringRecord,
+    Frames,
+    GapRecord,
+    Item,
+    Note,
+    OpaqueRecord,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import Follower, open_capture
 from natsproxy.capture.read.recover import recover, verify
@@ -51,13 +61,13 @@ _FRAMES = st.builds(
 )
 _ITEMS = st.one_of(
     _FRAMES,
-    st.builds(Open, st.integers(0, 9), _TIMES, _INFO),
-    st.builds(Close, st.integers(0, 9), _TIMES, st.text(), _INFO),
-    st.builds(Firing, st.integers(0, 9), _TIMES, _INFO),
-    st.builds(Gap, st.none() | st.integers(0, 9), _TIMES, _INFO),
+    st.builds(OpenRecord, st.integers(0, 9), _TIMES, _INFO),
+    st.builds(CloseRecord, st.integers(0, 9), _TIMES, st.text(), _INFO),
+    st.builds(FiringRecord, st.integers(0, 9), _TIMES, _INFO),
+    st.builds(GapRecord, st.none() | st.integers(0, 9), _TIMES, _INFO),
     st.builds(Preamble, st.integers(0, 9), _TIMES, _INFO),
     st.builds(Note, _TIMES, _INFO),
-    st.builds(Opaque, st.integers(0, 9), st.sampled_from([C2S, S2C]), _TIMES, st.integers(0, 1 << 40)),
+    st.builds(OpaqueRecord, st.integers(0, 9), st.sampled_from([C2S, S2C]), _TIMES, st.integers(0, 1 << 40)),
 )
 
 
@@ -81,7 +91,7 @@ def test_written_items_are_read_back(
 def small(tmp_path: Path) -> Path:
     """A small capture of three blocks."""
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "c"}))
+    scribe.items.append(OpenRecord(1, MONO, {"client": "c"}))
     for number in range(8):
         scribe.frame(number, 1, C2S, b"PUB a.%d 2\r\nhi\r\n" % number)
         scribe.frame(number, 1, S2C, b"MSG a.%d 1 2\r\nhi\r\n" % number)
@@ -154,7 +164,7 @@ def test_hostile_lengths_are_refused_before_anything_is_allocated(small: Path, t
         items(evil)
     for body in (b"\x91" * 100_000, b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc1", b"\x93\x00"):
         summary = msgpack.packb([MONO, WALL, 0, 0, 1, 1, 0, len(body), None, None])
-        block = header(Kind.RECORDS, 0, summary, [body], len(body)) + summary + body
+        block = header(BlockKind.RECORDS, 0, summary, [body], len(body)) + summary + body
         evil.write_bytes(raw[:place] + block)
         with pytest.raises(CaptureError):
             items(evil)
@@ -166,14 +176,14 @@ def test_unknown_kinds_and_fields_are_skipped(small: Path, tmp_path: Path) -> No
     place = raw.index(b"NBLK", len(MAGIC) + 4)
     body = msgpack.packb([99, 1, 2]) + msgpack.packb([1, 5, 0, {}, "a new field"])
     summary = msgpack.packb([MONO, WALL, 0, 0, 2, 0, 0, len(body), None, None, "new"])
-    known = header(Kind.RECORDS, 0, summary, [body], len(body)) + summary + body
+    known = header(BlockKind.RECORDS, 0, summary, [body], len(body)) + summary + body
     import zlib
 
     crc = zlib.crc32(b"future", zlib.crc32(HEADER.pack(b"NBLK", 77, 0, 0, 6, 0)[:12]))
     unknown = HEADER.pack(b"NBLK", 77, 0, 0, 6, crc) + b"future"
     newer = tmp_path / "newer.ncap"
     newer.write_bytes(raw[:place] + unknown + known + raw[place:])
-    assert items(newer) == [Open(5, MONO, {}), *items(small)]
+    assert items(newer) == [OpenRecord(5, MONO, {}), *items(small)]
 
     writer = CaptureWriter(tmp_path / "major.ncap", SegmentInfo(bytes(16), bytes(16), 0, 0))
     with pytest.MonkeyPatch.context() as patch:
@@ -222,7 +232,7 @@ def test_a_growing_capture_is_followed_across_rotation(tmp_path: Path) -> None:
     writer.open_segment()
     follower = Follower(folder, print)
     seen: list[Item] = []
-    wanted: list[Item] = [Open(number, MONO + number, {}) for number in range(6)]
+    wanted: list[Item] = [OpenRecord(number, MONO + number, {}) for number in range(6)]
     for number, item in enumerate(wanted):
         builder = BlockBuilder()
         builder.begin(MONO, WALL)
@@ -361,7 +371,9 @@ def test_a_block_is_read_by_its_offset(small: Path) -> None:
 
 def test_the_index_names_the_blocks_that_a_walk_finds(tmp_path: Path) -> None:
     """Places, sizes and summaries; without a whole index there is none, and the walk is the way."""
-    path = write(tmp_path / "x.ncap", [Open(number, MONO + number, {}) for number in range(25)], per_block=4)
+    path = write(
+        tmp_path / "x.ncap", [OpenRecord(number, MONO + number, {}) for number in range(25)], per_block=4
+    )
     with CaptureFile(path) as file:
         walked = list(file.blocks())
         indexed = file.indexed()

@@ -11,12 +11,12 @@ import pytest
 
 from natsproxy.capture.export.pcapng import pcapng
 from natsproxy.capture.format.connection import ConnectionChoice, ConnectionId
-from natsproxy.capture.format.records import Close, Frames, Item, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord, Preamble
 from natsproxy.capture.listing.choice import Choice, listed
 from natsproxy.capture.listing.listing import Listed
 from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import CaptureReader, Follower, last_moment, open_capture
-from natsproxy.capture.read.runs import Run, by_time
+from natsproxy.capture.read.runs import CaptureRun, by_time
 from natsproxy.capture.text.writer import write_text
 from natsproxy.errors import CaptureError
 from natsproxy.replay.conversation.steps import Began, Ended, Step, events
@@ -37,7 +37,11 @@ def connection(*frames: Frames) -> list[Item]:
     """Frames between the opening and the end of their connection."""
     conn = frames[0].conn
     info = {"client": f"10.0.0.{conn}:40000", "upstream": "10.0.1.1:4222"}
-    return [Open(conn, frames[0].t, info), *frames, Close(conn, frames[-1].t, "client-closed", {})]
+    return [
+        OpenRecord(conn, frames[0].t, info),
+        *frames,
+        CloseRecord(conn, frames[-1].t, "client-closed", {}),
+    ]
 
 
 def bodies(path: Path, query: Query | None = None) -> list[tuple[str, str]]:
@@ -133,11 +137,11 @@ def test_the_order_of_a_run_stays_where_its_clock_was_set_back(tmp_path: Path) -
 def test_runs_that_follow_each_other_are_open_one_at_a_time() -> None:
     opened: list[int] = []
 
-    def read(run: Run) -> list[tuple[int, str]]:
+    def read(run: CaptureRun) -> list[tuple[int, str]]:
         opened.append(run.number)
         return [(run.start + n, f"{run.number}.{n}") for n in range(3)]
 
-    runs = [Run(number, 10 * number, ()) for number in (1, 2, 3)]
+    runs = [CaptureRun(number, 10 * number, ()) for number in (1, 2, 3)]
     found = by_time(runs, lambda run: iter(read(run)), lambda one: one[0])
     for number in (1, 2, 3):
         assert [next(found)[1] for _ in range(3)] == [f"{number}.{n}" for n in range(3)]
@@ -150,7 +154,7 @@ def test_merging_is_sorting_of_runs_that_are_sorted() -> None:
     for _ in range(200):
         times = [sorted(dice.choices(range(30), k=dice.randrange(12))) for _ in range(dice.randrange(1, 6))]
         by_start = sorted((one for one in times if one), key=lambda one: one[0])
-        runs = [Run(number, one[0] - dice.randrange(3), ()) for number, one in enumerate(by_start)]
+        runs = [CaptureRun(number, one[0] - dice.randrange(3), ()) for number, one in enumerate(by_start)]
         runs.sort(key=lambda run: run.start)
         sources = [iter(one) for one in by_start]
         found = by_time(runs, lambda run, of=sources: of[run.number], lambda t: t)  # type: ignore[misc]
@@ -180,9 +184,9 @@ def test_a_conversation_has_a_connection_for_each_run(restarted: Path) -> None:
 def test_connections_end_with_their_run_where_another_one_follows(tmp_path: Path) -> None:
     """The proxy was killed, so that nothing tells of their end; or the next recorder goes on with them."""
     late = Preamble(5, 0, {"connect": b"CONNECT {}\r\n", "subs": []})
-    write_run(tmp_path / "a.ncap", A, [Open(5, 0, {}), publish("1", 1, 5)])
-    write_run(tmp_path / "b.ncap", B, [late, publish("2", 1, 5), Open(6, 2, {})], start=SECOND)
-    write_run(tmp_path / "c.ncap", C, [Open(5, 0, {}), publish("3", 1, 5)], start=2 * SECOND)
+    write_run(tmp_path / "a.ncap", A, [OpenRecord(5, 0, {}), publish("1", 1, 5)])
+    write_run(tmp_path / "b.ncap", B, [late, publish("2", 1, 5), OpenRecord(6, 2, {})], start=SECOND)
+    write_run(tmp_path / "c.ncap", C, [OpenRecord(5, 0, {}), publish("3", 1, 5)], start=2 * SECOND)
     kinds = [
         (type(event).__name__, str(event.conn)) for event in events(tmp_path) if not isinstance(event, Step)
     ]

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.capture.format.blocks import MAGIC
-from natsproxy.capture.format.records import Item, Open
+from natsproxy.capture.format.records import Item, OpenRecord
 from natsproxy.capture.names import segment_order
 from natsproxy.capture.read import reader as reading
 from natsproxy.capture.read.reader import Follower, open_capture
@@ -36,7 +36,7 @@ class Folder:
 
     def write(self) -> None:
         """Write an item to the open segment."""
-        self.items.append(Open(len(self.items), MONO + len(self.items), {}))
+        self.items.append(OpenRecord(len(self.items), MONO + len(self.items), {}))
         builder = BlockBuilder()
         builder.begin(MONO, WALL)
         builder.add(self.items[-1])

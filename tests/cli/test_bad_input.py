@@ -13,7 +13,7 @@ import msgpack
 import pytest
 from click.testing import CliRunner, Result
 
-from natsproxy.capture.format.blocks import MAGIC, SYNC, Kind, header
+from natsproxy.capture.format.blocks import MAGIC, SYNC, BlockKind, header
 from natsproxy.cli import main
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import Scribe, write
@@ -34,7 +34,7 @@ def cut(path: Path) -> None:
 
 def newer(path: Path) -> None:
     body = msgpack.packb({"version": [9, 0], "recorder": bytes(16), "boot": bytes(16), "n": 0})
-    path.write_bytes(MAGIC + header(Kind.SEGMENT, 0, b"", [body], len(body)) + body)
+    path.write_bytes(MAGIC + header(BlockKind.SEGMENT, 0, b"", [body], len(body)) + body)
 
 
 def flipped(path: Path) -> None:

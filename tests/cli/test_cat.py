@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.cells import cell_len
 
-from natsproxy.capture.format.records import Close, Gap, Open
+from natsproxy.capture.format.records import CloseRecord, GapRecord, OpenRecord
 from natsproxy.cli import main
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, WALL, Scribe, write
@@ -25,7 +25,7 @@ ACK = b"$JS.ACK.ORDERS.worker.2.7.8.1767225600000000000.3"
 def talk(tmp_path: Path) -> Path:
     """A request and a delivery with its ack, at known times."""
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "10.0.0.7:50001", "upstream": "127.0.0.1:4222"}))
+    scribe.items.append(OpenRecord(1, MONO, {"client": "10.0.0.7:50001", "upstream": "127.0.0.1:4222"}))
     scribe.frame(1 * MS, 1, S2C, b'INFO {"server_id":"S","version":"2.15.1","max_payload":1048576} \r\n')
     scribe.frame(2 * MS, 1, C2S, b'CONNECT {"name":"shop","verbose":false,"pedantic":false}\r\n')
     scribe.frame(3 * MS, 1, C2S, b"PING\r\n")
@@ -42,8 +42,8 @@ def talk(tmp_path: Path) -> Path:
     scribe.frame(7 * MS, 1, C2S, b"PUB %s 0\r\n\r\n" % ACK)
     scribe.frame(8 * MS, 1, C2S, b"PUB secret.x 0\r\n\r\n", cause="no-secrets")
     scribe.frame(90_000 * MS, 1, S2C, b"-ERR 'Stale Connection'\r\n")
-    scribe.items.append(Gap(None, MONO + 90_001 * MS, {"frames": 3, "reason": "the disk is full"}))
-    scribe.items.append(Close(1, MONO + 90_002 * MS, "server-closed", {}))
+    scribe.items.append(GapRecord(None, MONO + 90_001 * MS, {"frames": 3, "reason": "the disk is full"}))
+    scribe.items.append(CloseRecord(1, MONO + 90_002 * MS, "server-closed", {}))
     return write(tmp_path / "talk.ncap", scribe.items)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from natsproxy.capture.format.records import Gap
+from natsproxy.capture.format.records import GapRecord
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.cli import main
@@ -61,7 +61,7 @@ def test_gaps_are_reported(tmp_path: Path) -> None:
     ours, theirs = write(tmp_path / "a.ncap", hello(1, "a")), tmp_path / "b.ncap"
     writer, builder = CaptureWriter(theirs, SegmentInfo(b"r" * 16, b"b" * 16, 0, 0)), BlockBuilder()
     builder.begin(0, 0)
-    builder.add(Gap(None, 0, {"reason": "the disk did not keep up"}))
+    builder.add(GapRecord(None, 0, {"reason": "the disk did not keep up"}))
     writer.open_segment()
     writer.write(builder.seal())
     writer.close()

@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Firing, Gap, Item, Note, Opaque, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    FiringRecord,
+    GapRecord,
+    Item,
+    Note,
+    OpaqueRecord,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.capture.listing.listing import Event, Listed, Request
 from natsproxy.capture.listing.row import json_line
 from natsproxy.capture.read.frames import CapturedFrame
@@ -111,13 +120,13 @@ def test_any_bytes(body: bytes, width: int) -> None:
 @pytest.mark.parametrize(
     "item",
     [
-        Open(1, 0, {"client": EVIL, "upstream": None}),
-        Open(1, 0, {}),
-        Close(1, 0, EVIL, {"detail": EVIL}),
-        Firing(1, 0, {"rule": EVIL, "ordinal": None, "action": 5}),
-        Gap(None, 0, {"reason": EVIL, "frames": []}),
+        OpenRecord(1, 0, {"client": EVIL, "upstream": None}),
+        OpenRecord(1, 0, {}),
+        CloseRecord(1, 0, EVIL, {"detail": EVIL}),
+        FiringRecord(1, 0, {"rule": EVIL, "ordinal": None, "action": 5}),
+        GapRecord(None, 0, {"reason": EVIL, "frames": []}),
         Preamble(1, 0, {"open": EVIL}),
-        Opaque(1, C2S, 0, 5),
+        OpaqueRecord(1, C2S, 0, 5),
         Note(0, {}),
     ],
     ids=lambda item: type(item).__name__,

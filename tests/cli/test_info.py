@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from natsproxy.capture.columns import counts
-from natsproxy.capture.format.records import Close, Item, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, Item, OpenRecord, Preamble
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.cli import info, main
 from natsproxy.wire.ops import C2S
@@ -45,10 +45,10 @@ def test_top_is_for_connections_too(tmp_path: Path) -> None:
     """Those with the most frames; the number of all is told."""
     scribe = Scribe()
     for conn in range(1, 40):
-        scribe.items.append(Open(conn, MONO, {"client": f"h:{conn}"}))
+        scribe.items.append(OpenRecord(conn, MONO, {"client": f"h:{conn}"}))
         for n in range(conn):
             scribe.frame(n, conn, C2S, b"PUB %s 0\r\n\r\n" % (b"a" * conn))
-        scribe.items.append(Close(conn, MONO, "client-closed", {}))
+        scribe.items.append(CloseRecord(conn, MONO, "client-closed", {}))
     path = write(tmp_path / "x.ncap", scribe.items)
     found = facts(path, "--top", "3")
     assert [row["conn"] for row in found["connections"]] == [39, 38, 37]

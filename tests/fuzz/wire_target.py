@@ -11,7 +11,7 @@ from typing import Any
 
 from natsproxy.net import _plane  # type: ignore[attr-defined, unused-ignore]
 from natsproxy.wire import _interest_py, _scanner_py
-from natsproxy.wire.frames import Fault, Frame, Malformed, Run, Segment
+from natsproxy.wire.frames import Frame, FramingFault, Malformed, Run, Segment
 from natsproxy.wire.scanner import Interest, Scanner
 from tests.fuzz.choice import Choice, ends_frame, scan, scanner, unpack, wanted
 from tests.fuzz.ride import KNOWN, Ride
@@ -132,7 +132,7 @@ def same_findings(covered: Covered, ride: Ride) -> None:
     elif bad is not None:
         assert ride.bad is not None
         # A line that is kept in pieces may be too long before something else in it is seen.
-        late = Fault.LINE_TOO_LONG in (bad.fault, ride.bad.fault)
+        late = FramingFault.LINE_TOO_LONG in (bad.fault, ride.bad.fault)
         assert late or (bad.fault, bad.offset) == (ride.bad.fault, ride.bad.offset), (bad, ride.bad)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
@@ -42,7 +42,7 @@ def traffic(path: Path, frames: int, *, size: int = 16) -> Path:
             writer.write(builder.seal())
 
     for conn in (1, 2):
-        add(Open(conn, MONO, {"client": f"127.0.0.1:{50_000 + conn}", "upstream": "127.0.0.1:4222"}))
+        add(OpenRecord(conn, MONO, {"client": f"127.0.0.1:{50_000 + conn}", "upstream": "127.0.0.1:4222"}))
     reads = -(-frames // (ROUND * _READ))
     for read in range(reads):
         t = MONO + read * _STEP
@@ -52,7 +52,7 @@ def traffic(path: Path, frames: int, *, size: int = 16) -> Path:
             first, at = read * _READ * count, t + nth * _STEP // 8
             add(Frames(conn, direction, data, _READ * count, ops, first, at, first, at))
     for conn in (1, 2):
-        add(Close(conn, MONO + reads * _STEP, "client-closed", {}))
+        add(CloseRecord(conn, MONO + reads * _STEP, "client-closed", {}))
     writer.write(builder.seal())
     writer.close()
     return path

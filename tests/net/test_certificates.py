@@ -14,7 +14,7 @@ import trio
 from click.testing import CliRunner
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Close, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from natsproxy.config.endpoints import Listener, Server
@@ -80,7 +80,9 @@ async def test_the_subject_of_a_certificate_is_a_client(tmp_path: Path) -> None:
             refused = await trio.to_thread.run_sync(publish_denied, f"tls://{address}", context)
             await proxy.drain(5)
     (closed,) = [event for event in events if isinstance(event, Closed)]
-    (opened,) = [item for _, item in open_capture(tmp_path / "x.ncap").items() if isinstance(item, Open)]
+    (opened,) = [
+        item for _, item in open_capture(tmp_path / "x.ncap").items() if isinstance(item, OpenRecord)
+    ]
     assert closed.tls_subject == opened.info["tls_subject"]
     assert closed.tls_subject.startswith("CN=ann,")
     assert "permissions violation" in refused
@@ -117,9 +119,9 @@ async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path:
         True,
     )
     items = [item for _, item in open_capture(path).items()]
-    (opened,) = [item.info for item in items if isinstance(item, Open)]
+    (opened,) = [item.info for item in items if isinstance(item, OpenRecord)]
     (before,) = [item.info["open"] for item in items if isinstance(item, Preamble)]
-    (end,) = [item.info for item in items if isinstance(item, Close)]
+    (end,) = [item.info for item in items if isinstance(item, CloseRecord)]
     assert opened["user"] == closed.user
     for info in (before, end):
         assert {name: info[name] for name in ("user", "account", "tls_subject")} == {

@@ -20,7 +20,7 @@ from pathlib import Path
 import nats
 import pytest
 
-from natsproxy.capture.format.records import Frames, Gap
+from natsproxy.capture.format.records import Frames, GapRecord
 from natsproxy.capture.read.frames import Query, read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import recover, verify
@@ -165,7 +165,7 @@ def published(path: Path) -> int:
     """Return how many messages from the client a capture holds, which must have no gap and be whole."""
     reader = open_capture(path)
     assert reader.tail() is None
-    assert not any(isinstance(item, Gap) for _, item in reader.items())
+    assert not any(isinstance(item, GapRecord) for _, item in reader.items())
     return sum(1 for _ in read_frames(reader, Query(direction=C2S, ops=op_mask(Op.PUB))))
 
 
@@ -235,7 +235,7 @@ def test_a_full_disk_at_the_end_is_said_everywhere(nats_server: NatsServer, smal
     reader = open_capture(path)
     items = [item for _, item in reader.items()]
     frames = sum(one.frames for one in items if isinstance(one, Frames))
-    gaps = sum(item.info["frames"] for item in items if isinstance(item, Gap))
+    gaps = sum(item.info["frames"] for item in items if isinstance(item, GapRecord))
     assert frames + gaps == sum(line["c2s_frames"] + line["s2c_frames"] for line in closed)
     assert missing == gaps > 0
 

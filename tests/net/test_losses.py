@@ -19,7 +19,7 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from natsproxy.capture.format.records import Frames, Gap, Note
+from natsproxy.capture.format.records import Frames, GapRecord, Note
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import verify
 from natsproxy.capture.write import writer as writing
@@ -83,7 +83,7 @@ def counted(folder: Path) -> tuple[int, int]:
         if path.stat().st_size and verify(path).segment:
             for _, item in open_capture(path).items():
                 frames += item.frames if isinstance(item, Frames) else 0
-                missing += item.info["frames"] if isinstance(item, Gap) else 0
+                missing += item.info["frames"] if isinstance(item, GapRecord) else 0
     return frames, missing
 
 

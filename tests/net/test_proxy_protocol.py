@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.endpoints import Listener, Server, read_listener
 from natsproxy.config.recording import RecordSettings
@@ -103,7 +103,7 @@ async def test_the_real_address_goes_all_the_way(
     (opened,) = [event for event in events if isinstance(event, Opened)]
     assert opened.client == str(CLIENT)
     assert opened.proxied_by.startswith("127.0.0.1:")
-    (item,) = [item for _, item in open_capture(capture).items() if isinstance(item, Open)]
+    (item,) = [item for _, item in open_capture(capture).items() if isinstance(item, OpenRecord)]
     assert (item.info["client"], item.info["proxied_by"]) == (str(CLIENT), opened.proxied_by)
 
 

@@ -15,7 +15,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Frames, Gap, Note, Open, Preamble
+from natsproxy.capture.format.records import Frames, GapRecord, Note, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write import index
 from natsproxy.config.endpoints import Listener, Server
@@ -93,8 +93,8 @@ class RunningProxy:
         reader = open_capture(self.path)
         assert reader.tail() is None
         items = [item for _, item in reader.items()]
-        assert not any(isinstance(item, Gap) for item in items)
-        conns = [item.conn for item in items if isinstance(item, Open)]
+        assert not any(isinstance(item, GapRecord) for item in items)
+        conns = [item.conn for item in items if isinstance(item, OpenRecord)]
         assert len(conns) == len(self.tee.conns)
         for conn, (sent, _) in zip(conns, self.tee.conns, strict=True):
             assert legs(reader, conn)["proxy->server"] == sent
@@ -155,11 +155,11 @@ async def alone(path: Path, **record: Any) -> AsyncIterator[Recorder]:
         recorder.close()
 
 
-def counted(path: Path) -> tuple[int, list[Gap]]:
+def counted(path: Path) -> tuple[int, list[GapRecord]]:
     """Return how many frames came to the proxy by the capture, and its gaps."""
     items = [item for _, item in open_capture(path).items()]
     came = sum(one.frames for one in items if isinstance(one, Frames) and one.in_first is not None)
-    return came, [one for one in items if isinstance(one, Gap)]
+    return came, [one for one in items if isinstance(one, GapRecord)]
 
 
 def listed(folder: Path) -> list[str]:
@@ -237,7 +237,7 @@ async def test_a_segment_that_begins_in_an_outage_stands_alone(
         assert await ask(stream, MESSAGE)
     items = [item for _, item in open_capture(tmp_path / listed(tmp_path)[-1]).items()]
     gap, preamble, *rest = items
-    assert isinstance(gap, Gap)
+    assert isinstance(gap, GapRecord)
     assert isinstance(preamble, Preamble)
     assert sum(one.frames for one in rest if isinstance(one, Frames)) > 0
 
@@ -276,7 +276,7 @@ async def test_the_queue_is_bounded_in_memory_where_blocks_are_small(tmp_path: P
         disk.moving.set()
     reader = open_capture(path)
     assert len(list(reader.blocks())) < 40
-    assert any(isinstance(item, Gap) for _, item in reader.items())
+    assert any(isinstance(item, GapRecord) for _, item in reader.items())
 
 
 async def test_segments_do_not_pile_up_in_an_outage(tmp_path: Path, disk: Disk) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.filters import Filters
 from natsproxy.capture.filter.recording_filter import Selection
-from natsproxy.capture.format.records import Close, Flags, Frames
+from natsproxy.capture.format.records import CloseRecord, Flags, Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from natsproxy.config.endpoints import Listener, Server
@@ -108,7 +108,7 @@ async def _arrived(proxy: Proxy, size: int) -> None:
 
 def _assert_nowhere(path: Path, lines: Path, folder: Path) -> None:
     items = [item for _, item in open_capture(path).items()]
-    assert any(isinstance(item, Close) for item in items)
+    assert any(isinstance(item, CloseRecord) for item in items)
     assert any(isinstance(item, Frames) and bytes(item.data)[:7].upper() == b"CONNECT" for item in items)
     texts = [path.read_bytes().decode("latin-1"), repr(items), lines.read_text()]
     for form in ("jsonl", "pcapng"):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.recording import RecordSettings
 from natsproxy.events import Closed, Opened
@@ -61,7 +61,7 @@ async def test_no_server_is_dialled_for_clients_that_left(tmp_path: Path) -> Non
     assert [event.conn for event in events if isinstance(event, Opened)] == [GONE + 1]
     assert made.proxy.accepted == GONE + 1
     items = [item for _, item in open_capture(file).items()]
-    assert [item.conn for item in items if isinstance(item, Open)] == [GONE + 1]
+    assert [item.conn for item in items if isinstance(item, OpenRecord)] == [GONE + 1]
 
 
 @pytest.mark.usefixtures("_plane")

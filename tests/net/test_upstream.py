@@ -19,7 +19,7 @@ from nats.errors import Error as NatsError
 
 from natsproxy import bounded
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Close, Frames, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, Frames, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.recording import RecordSettings
@@ -258,14 +258,14 @@ async def test_a_probe_leaves_nothing_in_the_capture(nats_server: NatsServer, tm
             await stream.receive_some()
             await stream.aclose()
     items = [item for _, item in open_capture(path).items()]
-    kinds: dict[int | None, list[str]] = {}
+    kinds: dict[int | None, list[type]] = {}
     for item in items:
-        if isinstance(item, Open | Close | Preamble | Frames):
-            kinds.setdefault(item.conn, []).append(type(item).__name__)
+        if isinstance(item, OpenRecord | CloseRecord | Preamble | Frames):
+            kinds.setdefault(item.conn, []).append(type(item))
     assert set(kinds) == {1, 2}
-    assert kinds[1][0] == "Preamble"
-    assert kinds[2][:2] == ["Open", "Frames"]
-    assert kinds[1][-1] == kinds[2][-1] == "Close"
+    assert kinds[1][0] is Preamble
+    assert kinds[2][:2] == [OpenRecord, Frames]
+    assert kinds[1][-1] is kinds[2][-1] is CloseRecord
     (info, *_) = [item for item in items if isinstance(item, Frames) and item.conn == 2]
     assert bytes(info.data).startswith(b"INFO")
 
@@ -289,8 +289,8 @@ async def test_both_ends_of_the_server_leg_are_recorded_alike(
                 await stream.receive_some()
             await front.stop_recording()
             await behind.stop_recording()
-    clients = [item.info["client"] for _, item in open_capture(far).items() if isinstance(item, Open)]
-    opened = [item.info for _, item in open_capture(near).items() if isinstance(item, Open)]
+    clients = [item.info["client"] for _, item in open_capture(far).items() if isinstance(item, OpenRecord)]
+    opened = [item.info for _, item in open_capture(near).items() if isinstance(item, OpenRecord)]
     before_it = [item.info["open"] for _, item in open_capture(near).items() if isinstance(item, Preamble)]
     assert [info["upstream_local"] for info in (*before_it, *opened)] == clients
     assert len(clients) == 2

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Item, Open
+from natsproxy.capture.format.records import Item, OpenRecord
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice, Opened
@@ -158,7 +158,7 @@ class Stage:
     def __init__(self, proxy: Proxy) -> None:
         self.proxy = proxy
         self.events: list[Event] = []
-        self.opened: list[Open] = []
+        self.opened: list[OpenRecord] = []
         self.streams: list[trio.SocketStream] = []
         self._changed = trio.Event()
         proxy.subscribe(self._on_event)
@@ -177,7 +177,7 @@ class Stage:
             await self._changed.wait()
 
     def _on_record(self, item: Item) -> None:
-        if isinstance(item, Open):
+        if isinstance(item, OpenRecord):
             self.opened.append(item)
 
     async def connect(self, *, greeted: bool = True) -> tuple[str, trio.SocketStream]:

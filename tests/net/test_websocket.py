@@ -16,7 +16,7 @@ import trio
 from websockets.frames import Opcode
 
 from natsproxy.addresses import Address
-from natsproxy.capture.format.records import Frames, Open
+from natsproxy.capture.format.records import Frames, OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.recording import RecordSettings
@@ -166,7 +166,7 @@ async def test_a_server_of_websocket_sees_the_client_and_its_cookies(tmp_path: P
             await in_thread(lambda: asyncio.run(program()))
     assert b"hunter2" not in capture.read_bytes()
     assert "hunter2" not in repr(events)
-    assert any(isinstance(item, Open) for _, item in open_capture(capture).items())
+    assert any(isinstance(item, OpenRecord) for _, item in open_capture(capture).items())
 
 
 @pytest.mark.parametrize("identity", [None, Identity(Credentials(token="own"))])

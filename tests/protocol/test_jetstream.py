@@ -11,7 +11,7 @@ from natsproxy.protocol.jetstream import (
     AckKind,
     AckSubject,
     ApiCall,
-    ApiError,
+    JetStreamError,
     StatusKind,
     is_api,
 )
@@ -126,7 +126,7 @@ ERROR = b'"error":{"code":400,"err_code":10071,"description":"wrong last sequenc
 def test_api_responses() -> None:
     """The error of an API response."""
     body = b'{"type":"io.nats.jetstream.api.v1.stream_info_response",' + ERROR + b"}"
-    assert jetstream.api_error(body) == ApiError(400, 10071, "wrong last sequence: 1")
+    assert jetstream.api_error(body) == JetStreamError(400, 10071, "wrong last sequence: 1")
     assert jetstream.api_error(b'{"error":"text"}') is None
     assert jetstream.api_error(b'{"error":{"code":"x"}}') is None
     assert jetstream.api_error(b"{}") is None

@@ -8,25 +8,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.protocol.places import Place, matches_any, parse_place, parse_pointer, pointer_text
+from natsproxy.protocol.places import FramePlace, matches_any, parse_place, parse_pointer, pointer_text
 
 
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ("/a/b~1c/~0/0", Place(pointer=("a", "b/c", "~", "0"))),
-        ("/", Place(pointer=("",))),
-        ("/first name/ x ", Place(pointer=("first name", " x "))),
-        ("orders.>  /ts", Place(b"orders.>", pointer=("ts",))),
-        ("/orders /ts", Place(b"/orders", pointer=("ts",))),
-        ("> /a /b", Place(pointer=("a ", "b"))),
-        ("header:X-*", Place(header="X-*")),
-        ("a.* header:X", Place(b"a.*", header="X")),
-        ("token", Place()),
-        ("a token", Place(b"a")),
+        ("/a/b~1c/~0/0", FramePlace(pointer=("a", "b/c", "~", "0"))),
+        ("/", FramePlace(pointer=("",))),
+        ("/first name/ x ", FramePlace(pointer=("first name", " x "))),
+        ("orders.>  /ts", FramePlace(b"orders.>", pointer=("ts",))),
+        ("/orders /ts", FramePlace(b"/orders", pointer=("ts",))),
+        ("> /a /b", FramePlace(pointer=("a ", "b"))),
+        ("header:X-*", FramePlace(header="X-*")),
+        ("a.* header:X", FramePlace(b"a.*", header="X")),
+        ("token", FramePlace()),
+        ("a token", FramePlace(b"a")),
     ],
 )
-def test_a_place_is_read_and_written(text: str, place: Place) -> None:
+def test_a_place_is_read_and_written(text: str, place: FramePlace) -> None:
     assert parse_place(text) == place
     assert parse_place(str(place)) == place
 
@@ -44,7 +44,7 @@ def test_any_other_text_is_refused(text: str) -> None:
     st.sampled_from([b">", b"a.*", b"/a", b"token"]),
 )
 def test_each_pointer_is_read_back(pointer: tuple[str, ...], subject: bytes) -> None:
-    place = Place(subject, pointer)
+    place = FramePlace(subject, pointer)
     assert parse_place(str(place)) == place
     assert pointer_text(pointer).startswith("/")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -58,7 +58,7 @@ class _Clerk:
 def _items(frames: int, payload: int, step: int, listen: bool, asks: int) -> Iterator[Item]:
     clerk = _Clerk(step)
     for conn in range(1, 7):
-        yield Open(conn, clerk.t, {})
+        yield OpenRecord(conn, clerk.t, {})
         yield clerk.item(conn, S2C, INFO, 1, Op.INFO.bit)
         yield clerk.item(conn, C2S, connect(f"c{conn}") + b"PING\r\n", 2, Op.CONNECT.bit | Op.PING.bit)
         yield clerk.item(conn, S2C, b"PONG\r\n", 1, Op.PONG.bit)
@@ -73,7 +73,7 @@ def _items(frames: int, payload: int, step: int, listen: bool, asks: int) -> Ite
             yield from _exchange(clerk, n)
         n += 1
     for conn in range(1, 7):
-        yield Close(conn, clerk.t, "client-closed", {})
+        yield CloseRecord(conn, clerk.t, "client-closed", {})
 
 
 _INBOX = b"A" * 21 + b"1"

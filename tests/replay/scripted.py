@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
@@ -95,9 +95,9 @@ def _item(
     conn: int, kind: str, data: bytes, t: int, ordinals: dict[tuple[int, Direction], int], whole: bool
 ) -> Item:
     if kind == "open":
-        return Open(conn, t, {})
+        return OpenRecord(conn, t, {})
     if kind == "closed":
-        return Close(conn, t, data.decode(), {})
+        return CloseRecord(conn, t, data.decode(), {})
     direction = C2S if kind == ">" else S2C
     found = list(frames(data, direction)) if whole else []
     first = ordinals.get((conn, direction), 0)

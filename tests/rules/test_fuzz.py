@@ -201,7 +201,7 @@ def check(seeds: range) -> None:
         for event in play.events:
             if isinstance(event, Firing):
                 info = {name: getattr(event, name) for name in event.__slots__}
-                builder.add(records.Firing(event.conn, event.t, info))
+                builder.add(records.FiringRecord(event.conn, event.t, info))
                 fired += 1
     assert fired > len(seeds)
 

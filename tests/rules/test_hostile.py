@@ -43,5 +43,9 @@ async def test_odd_names_meet_rules_and_recorder(nats_server: NatsServer, tmp_pa
                     while b"PONG\r\n" not in received:
                         received += await stream.receive_some(65536)
         await proxy.drain(5)
-    keys = [item.info["key"] for _, item in open_capture(capture).items() if isinstance(item, records.Firing)]
+    keys = [
+        item.info["key"]
+        for _, item in open_capture(capture).items()
+        if isinstance(item, records.FiringRecord)
+    ]
     assert keys == ["\ufffd/1", "\ufffd/2", "\ufffd\ufffd/1", "\x00/1", "#5", f"{'x' * 3000}/1"]

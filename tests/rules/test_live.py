@@ -96,7 +96,7 @@ async def test_a_rule_that_fails_ends_its_connection_only(
     detail = closed["rule-failed"]  # without the error's text, which may quote the frame
     assert re.fullmatch(r"a rule failed on PUB: RuntimeError at test_live\.py:\d+", detail)
     assert len(closed) == 2  # the other one ended in its own way
-    ends = [item for _, item in open_capture(capture).items() if isinstance(item, records.Close)]
+    ends = [item for _, item in open_capture(capture).items() if isinstance(item, records.CloseRecord)]
     assert ("rule-failed", detail) in [(end.cause, end.info["detail"]) for end in ends]
     with LogFile(lines) as file:
         log = logger(file, "json")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from natsproxy.capture.format.records import Close, Frames, Item, Open
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -38,7 +38,7 @@ class Conversation:
         """Yield the items of the whole conversation, in the order of time."""
         conns = (STATION, SERVICE, CLIENT, WORKER, *range(FIRST_SENSOR, FIRST_SENSOR + SENSORS))
         for conn in conns:
-            yield Open(conn, MONO, {"client": f"10.0.0.{conn}:1"})
+            yield OpenRecord(conn, MONO, {"client": f"10.0.0.{conn}:1"})
             yield self._frame(0, conn, C2S, Op.CONNECT, b'CONNECT {"name":"c%d","lang":"go"}\r\n' % conn)
         yield self._frame(0, STATION, C2S, Op.SUB, b"SUB telemetry.> 1\r\n")
         yield self._frame(0, SERVICE, C2S, Op.SUB, b"SUB svc.* workers 1\r\n")
@@ -52,7 +52,7 @@ class Conversation:
                 yield self._frame(t + 9 * MS + 5_000, CLIENT, S2C, Op.PONG, b"PONG\r\n")
                 self.known["pings"] += 1
         for conn in conns:
-            yield Close(conn, MONO + (self.rounds + 2) * ROUND, "client-closed", {"c2s_bytes": 1})
+            yield CloseRecord(conn, MONO + (self.rounds + 2) * ROUND, "client-closed", {"c2s_bytes": 1})
 
     def _telemetry(self, t: int, number: int) -> Iterator[Frames]:
         for place in range(10):

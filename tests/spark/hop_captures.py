@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from natsproxy.capture.format.records import Close, Flags, Frames, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, Flags, Frames, OpenRecord, Preamble
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.captures import MONO, Scribe, write
 
@@ -45,11 +45,11 @@ def in_a_row(folder: Path) -> list[Path]:
     later the clocks have moved apart.
     """
     near, far, address = Scribe(), Scribe(), "10.9.0.1:4000"
-    near.items.append(Open(1, MONO, {"client": "10.9.0.9:1", "upstream_local": address}))
+    near.items.append(OpenRecord(1, MONO, {"client": "10.9.0.9:1", "upstream_local": address}))
     for conn, since in ((4, -AHEAD), (5, 1 * MS), (6, 90_000 * MS)):
         told = {"client": "10.9.0.9:1", "proxied_by": address} if conn == 5 else {"client": address}
         info = {**told, "upstream_local": "10.9.0.2:1"}
-        far.items.append(Open(conn, MONO + since + AHEAD, info))
+        far.items.append(OpenRecord(conn, MONO + since + AHEAD, info))
     far.frame(2 * MS + AHEAD, 5, S2C, b"INFO {}\r\n")
     near.frame(4 * MS, 1, S2C, b"INFO {}\r\n")
     for number, took in enumerate((2, 3)):
@@ -65,21 +65,23 @@ def in_a_row(folder: Path) -> list[Path]:
     far.frame(MS, 4, C2S, b"PUB b.0 1\r\nx\r\n")
     far.frame(90_001 * MS, 6, C2S, b"PUB a.0 1\r\nx\r\n")
     for scribe, conn in ((near, 1), (far, 5)):
-        scribe.items.append(Close(conn, MONO + 30 * MS, "client-closed", {}))
+        scribe.items.append(CloseRecord(conn, MONO + 30 * MS, "client-closed", {}))
     _pass(near, far, 7, 60 * MINUTE, LATER_AHEAD, "10.9.0.1:4001")
     return [write(folder / "near.ncap", near.items), write(folder / "far.ncap", far.items)]
 
 
 def _pass(near: Scribe, far: Scribe, conn: int, t: int, ahead: int, address: str) -> None:
     """Add a connection of 20 ms, with a frame each way."""
-    near.items.append(Open(conn, MONO + t, {"client": "10.9.0.9:7", "upstream_local": address}))
-    far.items.append(Open(conn, MONO + t + MS + ahead, {"client": address, "upstream_local": "10.9.0.2:7"}))
+    near.items.append(OpenRecord(conn, MONO + t, {"client": "10.9.0.9:7", "upstream_local": address}))
+    far.items.append(
+        OpenRecord(conn, MONO + t + MS + ahead, {"client": address, "upstream_local": "10.9.0.2:7"})
+    )
     far.frame(t + 2 * MS + ahead, conn, S2C, b"INFO {}\r\n")
     near.frame(t + 2 * MS + TOOK, conn, S2C, b"INFO {}\r\n")
     near.frame(t + 10 * MS, conn, C2S, FRAME)
     far.frame(t + 10 * MS + TOOK + ahead, conn, C2S, FRAME)
     for scribe, since in ((near, 0), (far, ahead)):
-        scribe.items.append(Close(conn, MONO + t + 20 * MS + since, "client-closed", {}))
+        scribe.items.append(CloseRecord(conn, MONO + t + 20 * MS + since, "client-closed", {}))
 
 
 def strangers(folder: Path) -> list[Path]:
@@ -89,7 +91,7 @@ def strangers(folder: Path) -> list[Path]:
         address = f"127.0.0.1:{40_000 + conn}"
         clients = ("127.0.0.1:50000", address), (address, "127.0.0.1:60000")
         for pod, raw, (client, upstream_local) in zip(pods, frames, clients, strict=True):
-            pod.items.append(Open(conn, MONO, {"client": client, "upstream_local": upstream_local}))
+            pod.items.append(OpenRecord(conn, MONO, {"client": client, "upstream_local": upstream_local}))
             pod.frame(MS, conn, C2S, FRAME)
             pod.frame(2 * MS, conn, way, raw)
             pod.frame(3 * MS, conn, C2S, FRAME)
@@ -124,10 +126,10 @@ def restarted(folder: Path) -> list[Path]:
     def add(side: tuple[Scribe, Scribe], again: int, conn: int, t: int, info: dict[str, str]) -> None:
         """Say that a connection began at `t`, or was there when the recording began anew."""
         if t < again:
-            side[0].items.append(Open(conn, MONO + t, info))
+            side[0].items.append(OpenRecord(conn, MONO + t, info))
             side[1].items.append(Preamble(conn, MONO + again, {"open": info}))
         else:
-            side[1].items.append(Open(conn, MONO + t, info))
+            side[1].items.append(OpenRecord(conn, MONO + t, info))
 
     for conn, t in ((1, 0), (2, 12 * MINUTE)):
         address = f"10.9.2.1:{4_000 + conn}"

@@ -9,7 +9,16 @@ import itertools
 from pathlib import Path
 
 from natsproxy.capture.filter.redact import without_payload
-from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Gap, Item, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    FiringRecord,
+    Flags,
+    Frames,
+    GapRecord,
+    Item,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
 from tests.kit.captures import MONO, write
@@ -92,7 +101,7 @@ class Conversation:
     ) -> None:
         """A rule acts."""
         info = {"rule": rule, "kind": "x", "action": "x", "direction": direction, "ordinal": ordinal, "m": 1}
-        self.items.append(Firing(conn, MONO + round(t * MS), {**info, **more}))
+        self.items.append(FiringRecord(conn, MONO + round(t * MS), {**info, **more}))
 
 
 def status(reply: bytes, code: bytes) -> bytes:
@@ -138,7 +147,7 @@ def known_conversation() -> Conversation:
 def _comings(s: Conversation) -> None:
     for conn in (ASKER, FIRST, SECOND, WORKER):
         own = {} if conn == WORKER else {"upstream_local": f"10.1.0.0:{conn}"}  # format 1.0 has none
-        s.items.append(Open(conn, MONO, {"client": f"10.0.0.{conn}:1", **own}))
+        s.items.append(OpenRecord(conn, MONO, {"client": f"10.0.0.{conn}:1", **own}))
     s.change(
         0, ASKER, S2C, b'INFO {"version":"2.15.1","connect_urls":["a"]}\r\n', b'INFO {"version":"2.15.1"}\r\n'
     )
@@ -446,10 +455,10 @@ def _goings(s: Conversation) -> None:
     s.fire(4000, FIRST, "denies", "c2s", ordinal, kind="deny", action="deny", subject="secret")
     s.make(4002, FIRST, S2C, b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")
     s.fire(4003, FIRST, "shuts", "s2c", None, action="close", count=3)
-    s.items.append(Gap(None, MONO + 4500 * MS, {"reason": "the disk", "frames": 3, "bytes": 99}))
-    s.items.append(Gap(FIRST, MONO + 4600 * MS, {"reason": "full"}))
+    s.items.append(GapRecord(None, MONO + 4500 * MS, {"reason": "the disk", "frames": 3, "bytes": 99}))
+    s.items.append(GapRecord(FIRST, MONO + 4600 * MS, {"reason": "full"}))
     end = {"c2s_bytes": 10, "s2c_bytes": 20, "c2s_frames": 1, "s2c_frames": 2, "detail": "by rule"}
-    s.items.append(Close(FIRST, MONO + 5000 * MS, "rule", end))
+    s.items.append(CloseRecord(FIRST, MONO + 5000 * MS, "rule", end))
 
 
 def write_known_conversation(path: Path) -> Path:

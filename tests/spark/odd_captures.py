@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgpack
 
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import OpenRecord
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
 
@@ -16,7 +16,7 @@ from tests.kit.captures import MONO, Scribe, write
 def skewed(path: Path) -> Path:
     """Write a capture in which one reply subject, one subject and one connection have nearly everything."""
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    scribe.items.append(OpenRecord(1, MONO, {"client": "10.0.0.1:1"}))
     for n in range(2_000):
         scribe.frame(n * 1_000, 1, C2S, b"PUB hot _INBOX.hot 1\r\nq\r\n")
         scribe.frame(n * 1_000 + 300, 1, S2C, b"MSG _INBOX.hot 9 1\r\na\r\n")

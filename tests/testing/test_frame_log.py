@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from natsproxy.capture.format.records import Close, Flags, Frames
+from natsproxy.capture.format.records import CloseRecord, Flags, Frames
 from natsproxy.testing import WaitTimeout
 from natsproxy.testing.frame_log import FrameFilter, FrameLog, SeenFrame
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -49,7 +49,7 @@ def test_headers_and_long_payloads() -> None:
 
 def test_records_without_whole_received_frames_are_left_out() -> None:
     seen = FrameLog()
-    seen.add(Close(1, 0, "client-closed", {}))
+    seen.add(CloseRecord(1, 0, "client-closed", {}))
     seen.add(record(b"PUB a 0\r\n\r\n")._replace(in_first=None))
     seen.add(record(b"PUB a 9\r\n")._replace(flags=Flags.CUT))
     assert seen.frames(ALL) == []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from natsproxy.wire.frames import Fault
+from natsproxy.wire.frames import FramingFault
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
 
@@ -27,7 +27,7 @@ class Bad(NamedTuple):
 
     name: str
     raw: bytes
-    fault: Fault
+    fault: FramingFault
     end: int
 
 
@@ -154,26 +154,26 @@ GOOD = [
 ]
 
 BAD = [
-    Bad("unknown op, at its first byte", b"XUB a 1\r\n", Fault.UNKNOWN_OP, 1),
-    Bad("wrong second letter", b"PX", Fault.UNKNOWN_OP, 2),
-    Bad("blank line", b"\r\n", Fault.UNKNOWN_OP, 1),
-    Bad("leading blank", b" PING\r\n", Fault.UNKNOWN_OP, 1),
-    Bad("MSG from a client", b"MSG a 1 1\r\nx\r\n", Fault.UNKNOWN_OP, 1),
-    Bad("PUB without a delimiter", b"PUB\r\n", Fault.UNKNOWN_OP, 4),
-    Bad("PUB with one argument", b"PUB a\r\n", Fault.SILENT, 7),
-    Bad("the documents' FOO. BAR", b"SUB FOO. BAR x 1\r\n", Fault.SILENT, 18),
-    Bad("PUB with four", b"PUB a b c 1\r\n", Fault.SILENT, 13),
-    Bad("ten digits", b"PUB a 0000000001\r\n", Fault.SILENT, 18),
-    Bad("a sign", b"PUB a -1\r\n", Fault.SILENT, 10),
-    Bad("more header than total", b"HPUB a 5 2\r\n", Fault.SILENT, 12),
-    Bad("wrong terminator", b"PUB a 2\r\nhiXX", Fault.TERMINATOR, 12),
-    Bad("LF terminator", b"PUB a 2\r\nhi\n", Fault.TERMINATOR, 12),
-    Bad("CR inside a line", b"SUB fo\ro 1\r\n", Fault.REFUSED, 8),
-    Bad("HMSG from a client", b"HMSG a 1 0 0\r\n", Fault.REFUSED, 4),
-    Bad("INFO from a client", b"INFO {}\r\n", Fault.REFUSED, 4),
-    Bad("-ERR from a client", b"-ERR 'x'\r\n", Fault.REFUSED, 4),
-    Bad("line beyond the limit", b"SUB " + b"a" * 4095 + b" 1\r\n", Fault.LINE_TOO_LONG, 0),
-    Bad("unfinished line beyond the limit", b"PUB " + b"a" * 4097, Fault.LINE_TOO_LONG, 0),
-    Bad("endless tail", b"PING" + b"x" * 4097, Fault.REFUSED, 0),
+    Bad("unknown op, at its first byte", b"XUB a 1\r\n", FramingFault.UNKNOWN_OP, 1),
+    Bad("wrong second letter", b"PX", FramingFault.UNKNOWN_OP, 2),
+    Bad("blank line", b"\r\n", FramingFault.UNKNOWN_OP, 1),
+    Bad("leading blank", b" PING\r\n", FramingFault.UNKNOWN_OP, 1),
+    Bad("MSG from a client", b"MSG a 1 1\r\nx\r\n", FramingFault.UNKNOWN_OP, 1),
+    Bad("PUB without a delimiter", b"PUB\r\n", FramingFault.UNKNOWN_OP, 4),
+    Bad("PUB with one argument", b"PUB a\r\n", FramingFault.SILENT, 7),
+    Bad("the documents' FOO. BAR", b"SUB FOO. BAR x 1\r\n", FramingFault.SILENT, 18),
+    Bad("PUB with four", b"PUB a b c 1\r\n", FramingFault.SILENT, 13),
+    Bad("ten digits", b"PUB a 0000000001\r\n", FramingFault.SILENT, 18),
+    Bad("a sign", b"PUB a -1\r\n", FramingFault.SILENT, 10),
+    Bad("more header than total", b"HPUB a 5 2\r\n", FramingFault.SILENT, 12),
+    Bad("wrong terminator", b"PUB a 2\r\nhiXX", FramingFault.TERMINATOR, 12),
+    Bad("LF terminator", b"PUB a 2\r\nhi\n", FramingFault.TERMINATOR, 12),
+    Bad("CR inside a line", b"SUB fo\ro 1\r\n", FramingFault.REFUSED, 8),
+    Bad("HMSG from a client", b"HMSG a 1 0 0\r\n", FramingFault.REFUSED, 4),
+    Bad("INFO from a client", b"INFO {}\r\n", FramingFault.REFUSED, 4),
+    Bad("-ERR from a client", b"-ERR 'x'\r\n", FramingFault.REFUSED, 4),
+    Bad("line beyond the limit", b"SUB " + b"a" * 4095 + b" 1\r\n", FramingFault.LINE_TOO_LONG, 0),
+    Bad("unfinished line beyond the limit", b"PUB " + b"a" * 4097, FramingFault.LINE_TOO_LONG, 0),
+    Bad("endless tail", b"PING" + b"x" * 4097, FramingFault.REFUSED, 0),
 ]
 """Client streams; end 0: where it is found out depends on how the bytes come."""

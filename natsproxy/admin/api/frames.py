@@ -13,7 +13,7 @@ from natsproxy.admin.live_frames import MOST, PAYLOAD, VIEWERS
 from natsproxy.admin.slices import sliced
 from natsproxy.admin.streamed import Streamed
 from natsproxy.capture.format.connection import ConnectionChoice
-from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.format.records import CloseRecord, OpenRecord
 from natsproxy.capture.listing.choice import Choice
 from natsproxy.capture.listing.exchanges import Exchanges
 from natsproxy.capture.listing.listing import Event, Listed
@@ -143,14 +143,14 @@ def _header(given: str) -> tuple[bytes, str | None]:
 
 def _change(event: Event) -> dict[str, Any]:
     item = event.item
-    assert isinstance(item, Open | Close)
-    closed, info = isinstance(item, Close), item.info
+    assert isinstance(item, OpenRecord | CloseRecord)
+    closed, info = isinstance(item, CloseRecord), item.info
     return {
         "conn": item.conn,
         "client": event.client,
         "change": "closed" if closed else "opened",
         "t_ns": event.wall,
-        "cause": item.cause if isinstance(item, Close) else "",
+        "cause": item.cause if isinstance(item, CloseRecord) else "",
         "detail": str(info.get("detail") or ""),
         "address": "" if closed else str(info.get("client")),
         "server": "" if closed else str(info.get("upstream")),

@@ -15,7 +15,7 @@ from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.slices import sliced
 from natsproxy.events import Notice
 from natsproxy.net.clock import now_ns
-from natsproxy.net.rule_book import Entry
+from natsproxy.net.rule_book import RuleEntry
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
@@ -80,7 +80,7 @@ def parse(table: Any, index: int | None = None) -> Rule:
 # -- answers
 
 
-def _shown(managed: ManagedProxy, entry: Entry) -> dict[str, Any]:
+def _shown(managed: ManagedProxy, entry: RuleEntry) -> dict[str, Any]:
     left = None if entry.ends is None else max(0, int((entry.ends - trio.current_time()) * 1e9))
     return {
         "rule": _plain(entry.rule.table),
@@ -117,7 +117,7 @@ def _one(ask: Ask, name: str, status: int = 200) -> Reply:
     return Reply(_shown(ask.proxy, _entry(ask, name)), status, {"ETag": f'"{book.revision}"'})
 
 
-def _entry(ask: Ask, name: str) -> Entry:
+def _entry(ask: Ask, name: str) -> RuleEntry:
     try:
         return ask.proxy.proxy.rules.entries[name]
     except KeyError:
@@ -183,12 +183,12 @@ async def _add(ask: Ask) -> Reply:
     return _one(ask, rule.name, 201)
 
 
-def _free_name(kind: Any, taken: Mapping[str, Entry]) -> str:
+def _free_name(kind: Any, taken: Mapping[str, RuleEntry]) -> str:
     first = kind if isinstance(kind, str) else "fault"
     return next(f"{first}-{n}" for n in range(1, len(taken) + 2) if f"{first}-{n}" not in taken)
 
 
-def _refuse_more(entries: Mapping[str, Entry]) -> None:
+def _refuse_more(entries: Mapping[str, RuleEntry]) -> None:
     if len(entries) >= MOST_RULES:
         raise ApiError(409, f"there are {MOST_RULES} rules, as many as the API makes")
 

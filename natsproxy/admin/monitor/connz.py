@@ -35,7 +35,7 @@ _STATES: Final = {"": _OPEN, "open": _OPEN, "closed": _CLOSED, "any": _ALL, "all
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ConnzQuery:
     """The parameters of a request.  subs: "" for none, "list" or "detail"."""
 
     sort: str = "cid"
@@ -50,7 +50,7 @@ class Asked:
     mqtt: str = ""
 
 
-def asked(query: Mapping[str, str]) -> Asked:
+def asked(query: Mapping[str, str]) -> ConnzQuery:
     """Read the parameters, in the server's order.  Raises BadParameter."""
     auth = boolean(query.get("auth", ""), "auth")
     subs = query.get("subs", "")
@@ -66,7 +66,7 @@ def asked(query: Mapping[str, str]) -> Asked:
         raise BadParameter(f"invalid sorting option: {sort}")
     if sort in ("stop", "reason") and state != _CLOSED:
         raise BadParameter(f"sort by {sort} only valid on closed connections")
-    return Asked(
+    return ConnzQuery(
         sort,
         auth,
         subs.lower(),
@@ -80,7 +80,7 @@ def asked(query: Mapping[str, str]) -> Asked:
     )
 
 
-async def connz(server: MonitoredServer, wanted: Asked) -> AsyncGenerator[str, None]:
+async def connz(server: MonitoredServer, wanted: ConnzQuery) -> AsyncGenerator[str, None]:
     """Yield the answer in pieces."""
     now = time.time_ns()
     found = await _facts(server, wanted.state, now)
@@ -117,13 +117,13 @@ async def _facts(server: MonitoredServer, state: str, now: int) -> list[Found]:
     return found
 
 
-def _matches(wanted: Asked, facts: ConnectionFacts) -> bool:
+def _matches(wanted: ConnzQuery, facts: ConnectionFacts) -> bool:
     if wanted.mqtt or (wanted.cid and facts.conn != wanted.cid):
         return False
     return not wanted.user or facts.user == wanted.user
 
 
-def _head(server: MonitoredServer, name: str, number: int, total: int, wanted: Asked, now: int) -> str:
+def _head(server: MonitoredServer, name: str, number: int, total: int, wanted: ConnzQuery, now: int) -> str:
     head = {
         "server_id": name,
         "now": timestamp(now),
@@ -136,7 +136,7 @@ def _head(server: MonitoredServer, name: str, number: int, total: int, wanted: A
     return json.dumps(head)[:-2]
 
 
-def _rows(wanted: Asked, page: Iterable[Found], now: int) -> Iterator[str]:
+def _rows(wanted: ConnzQuery, page: Iterable[Found], now: int) -> Iterator[str]:
     """Yield the connections in JSON, in small parts: one may have very many subscriptions."""
     for at, (facts, session) in enumerate(page):
         yield ("," if at else "") + json.dumps(_shown(wanted, facts, now))[:-1]
@@ -150,7 +150,7 @@ def _rows(wanted: Asked, page: Iterable[Found], now: int) -> Iterator[str]:
         yield "}"
 
 
-def _shown(wanted: Asked, facts: ConnectionFacts, now: int) -> dict[str, Any]:
+def _shown(wanted: ConnzQuery, facts: ConnectionFacts, now: int) -> dict[str, Any]:
     end = facts.stop or now
     shown = {
         "cid": facts.conn,

@@ -24,7 +24,7 @@ _AT_ONCE: Final = 50  # subscriptions of one slice of time
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubszQuery:
     """The parameters of a request.  listed: the subscriptions are wanted, too.  test: those that take it."""
 
     listed: bool
@@ -34,7 +34,7 @@ class Asked:
     test: bytes
 
 
-def asked(query: Query) -> Asked:
+def asked(query: Query) -> SubszQuery:
     """Read the parameters, in the server's order.  Raises BadParameter."""
     listed = boolean(query.get("subs", ""), "subs")
     offset, limit = (max(0, integer(query.get(name, ""), name)) for name in ("offset", "limit"))
@@ -42,10 +42,10 @@ def asked(query: Query) -> Asked:
     subject = written(tested)
     if tested and not is_valid_publish(subject):
         raise BadParameter(f"invalid test subject, must be valid publish subject: {tested}")
-    return Asked(listed, offset, limit or DEFAULT_LIMIT, query.get("acc", ""), subject)
+    return SubszQuery(listed, offset, limit or DEFAULT_LIMIT, query.get("acc", ""), subject)
 
 
-async def subsz(server: MonitoredServer, wanted: Asked) -> AsyncGenerator[str, None]:
+async def subsz(server: MonitoredServer, wanted: SubszQuery) -> AsyncGenerator[str, None]:
     """Yield the answer in pieces.  The list is behind its counts, so it is made first."""
     number, total, page = 0, 0, list[str]()
     async with aclosing(sliced(_all(server, wanted.account, listed=wanted.listed))) as found:

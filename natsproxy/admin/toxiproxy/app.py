@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily
 from starlette.requests import Request
 from starlette.responses import Response
 
-from natsproxy.admin.toxiproxy.go_json import ApiError
+from natsproxy.admin.toxiproxy.go_json import ToxiproxyError
 from natsproxy.admin.toxiproxy.proxies import Proxies, ToxicProxy
 
 VERSION: Final = "2.12.0"
@@ -59,7 +59,7 @@ class ToxiproxyApp:
                     return await handle(self._proxies, body, *found.groups())
             except trio.TooSlowError:
                 return Response(status_code=503)
-            except ApiError as error:
+            except ToxiproxyError as error:
                 return _plain(error.status, _dumps({"error": str(error), "status": error.status}))
         return Response(status_code=405) if known else _plain(404, "404 page not found")
 
@@ -91,7 +91,7 @@ async def _populate(proxies: Proxies, body: bytes) -> Response:
     answer: dict[str, Any] = {}
     try:
         await proxies.populate(body, made)
-    except ApiError as error:
+    except ToxiproxyError as error:
         answer = {"error": str(error), "status": error.status}
     shown = [proxy.as_json() for proxy in made]
     return _json({**answer, "proxies": shown}, answer.get("status", 201))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from natsproxy.protocol.gojson import fold
 
 
-class ApiError(Exception):
+class ToxiproxyError(Exception):
     """An error with its status; the text is what the client gets."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -21,14 +21,14 @@ class ApiError(Exception):
         self.status = status
 
 
-def bad_body(detail: str) -> ApiError:
+def bad_body(detail: str) -> ToxiproxyError:
     """Return the error for a body that cannot be used."""
-    return ApiError(400, f"bad request body: {detail}")
+    return ToxiproxyError(400, f"bad request body: {detail}")
 
 
-def missing(field: str) -> ApiError:
+def missing(field: str) -> ToxiproxyError:
     """Return the error for a field that must not be empty."""
-    return ApiError(400, f"missing required field: {field}")
+    return ToxiproxyError(400, f"missing required field: {field}")
 
 
 def _reject(constant: str) -> Any:
@@ -39,7 +39,7 @@ _DECODER: Final = json.JSONDecoder(parse_constant=_reject)
 
 
 def first_value(body: bytes) -> Any:
-    """Return the first JSON value of a body.  Raises ApiError."""
+    """Return the first JSON value of a body.  Raises ToxiproxyError."""
     text = body.decode("utf-8", "replace").lstrip(" \t\r\n")
     if not text:
         raise bad_body("EOF")
@@ -95,7 +95,7 @@ def table(value: Any) -> Mapping[str, Any]:
 
 
 def fields(value: Any, wanted: Mapping[str, Read]) -> dict[str, Any]:
-    """Return the fields of an object that are wanted and there.  Raises ApiError."""
+    """Return the fields of an object that are wanted and there.  Raises ToxiproxyError."""
     if value is None:
         return {}
     if not isinstance(value, dict):

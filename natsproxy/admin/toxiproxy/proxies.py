@@ -16,8 +16,8 @@ import trio
 from natsproxy.addresses import MAX_PORT, Address, address_of
 from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.toxiproxy.go_json import (
-    ApiError,
     Read,
+    ToxiproxyError,
     bad_body,
     boolean,
     fields,
@@ -72,7 +72,7 @@ class ToxicProxy:
             await self._proxy.rules_in_force()
 
     async def differs(self, listen: str, upstream: str) -> bool:
-        """Tell whether it is to listen or to go somewhere else.  Raises ApiError for no address."""
+        """Tell whether it is to listen or to go somewhere else.  Raises ToxiproxyError for no address."""
         return upstream != self.upstream or (
             listen != self.listen and str(await _resolved(listen)) != self.listen
         )
@@ -80,7 +80,7 @@ class ToxicProxy:
     # -- its life
 
     async def start(self, nursery: trio.Nursery, collection: ProxyCollection) -> None:
-        """Listen; do nothing where it does already.  Raises ApiError."""
+        """Listen; do nothing where it does already.  Raises ToxiproxyError."""
         if self.enabled:
             return
         sock = _listening(await _resolved(self.listen))
@@ -145,7 +145,7 @@ class MainProxy(ToxicProxy):
         return super().as_json()
 
     async def differs(self, listen: str, upstream: str) -> bool:
-        """Tell whether it is to listen or to go somewhere else.  Raises ApiError for no address."""
+        """Tell whether it is to listen or to go somewhere else.  Raises ToxiproxyError for no address."""
         self._look()
         return await super().differs(listen, upstream)
 
@@ -175,25 +175,25 @@ class Proxies:
         return [self._proxies[name] for name in sorted(self._proxies)]
 
     def get(self, name: str) -> ToxicProxy:
-        """Return a proxy.  Raises ApiError."""
+        """Return a proxy.  Raises ToxiproxyError."""
         try:
             return self._proxies[name]
         except KeyError:
-            raise ApiError(404, "proxy not found") from None
+            raise ToxiproxyError(404, "proxy not found") from None
 
     async def create(self, body: bytes) -> ToxicProxy:
-        """Make the proxy of a request.  Raises ApiError."""
+        """Make the proxy of a request.  Raises ToxiproxyError."""
         given = fields(first_value(body), _FIELDS)
         for field in ("name", "upstream"):
             if not given.get(field):
                 raise missing(field)
         async with self._changing:
             if given["name"] in self._proxies:
-                raise ApiError(409, "proxy already exists")
+                raise ToxiproxyError(409, "proxy already exists")
             return await self._make(given)
 
     async def change(self, name: str, body: bytes) -> ToxicProxy:
-        """Change a proxy as a request says.  Raises ApiError."""
+        """Change a proxy as a request says.  Raises ToxiproxyError."""
         async with self._changing:
             proxy = self.get(name)
             now = {"listen": proxy.listen, "upstream": proxy.upstream, "enabled": proxy.enabled}
@@ -211,7 +211,7 @@ class Proxies:
             return proxy
 
     async def delete(self, name: str) -> None:
-        """Stop a proxy and forget it.  Raises ApiError."""
+        """Stop a proxy and forget it.  Raises ToxiproxyError."""
         async with self._changing:
             proxy = self.get(name)
             if proxy.fixed:
@@ -220,7 +220,7 @@ class Proxies:
             del self._proxies[name]
 
     async def populate(self, body: bytes, made: list[ToxicProxy]) -> None:
-        """Make the proxies of a list; the same ones stay as they are.  made: gets them.  Raises ApiError."""
+        """Make the proxies of a list; equal ones stay.  made: gets them.  Raises ToxiproxyError."""
         value = first_value(body)
         if not isinstance(value, list | None):
             raise bad_body("json: cannot unmarshal into Go value of type []")
@@ -244,7 +244,7 @@ class Proxies:
         return await self._make(given)
 
     async def reset(self) -> None:
-        """Start all proxies and remove all toxics.  Raises ApiError."""
+        """Start all proxies and remove all toxics.  Raises ToxiproxyError."""
         async with self._changing:
             for proxy in self.all():
                 await self._start(proxy)
@@ -263,8 +263,10 @@ class Proxies:
         await proxy.start(self.nursery, self._collection)
 
 
-def _not_ours(name: str) -> ApiError:
-    return ApiError(403, f"the proxy {name} is that of natsproxy run: only its toxics can be changed here")
+def _not_ours(name: str) -> ToxiproxyError:
+    return ToxiproxyError(
+        403, f"the proxy {name} is that of natsproxy run: only its toxics can be changed here"
+    )
 
 
 def _server(upstream: str) -> Server:
@@ -276,27 +278,27 @@ def _server(upstream: str) -> Server:
 
 
 async def _resolved(listen: str) -> Address:
-    """Return the IP address and the port of a text such as `localhost:0`.  Raises ApiError, as Go says it."""
+    """Return the IP address and the port of a text such as `localhost:0`.  Raises ToxiproxyError."""
     host, colon, port = listen.rpartition(":")
     if not listen:
         return Address("", 0)
     if not colon or (":" in host and not host.startswith("[")):
         wrong = "too many colons in address" if colon else "missing port in address"
-        raise ApiError(500, f"listen tcp: address {listen}: {wrong}")
+        raise ToxiproxyError(500, f"listen tcp: address {listen}: {wrong}")
     if port.isdecimal() and int(port) > MAX_PORT:
-        raise ApiError(500, f"listen tcp: address {port}: invalid port")
+        raise ToxiproxyError(500, f"listen tcp: address {port}: invalid port")
     host = host.strip("[]")
     try:
         found = await trio.socket.getaddrinfo(host or None, port or 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise ApiError(500, f"listen tcp: lookup {listen}: no such host") from None
+        raise ToxiproxyError(500, f"listen tcp: lookup {listen}: no such host") from None
     found.sort(key=lambda one: one[0] != socket.AF_INET)
     address, number = found[0][4][:2]
     return Address(str(address) if host else "", int(number))
 
 
 def _listening(address: Address) -> socket.socket:
-    """Return a socket that listens; without a host, on all addresses.  Raises ApiError, as Go says it."""
+    """Return a socket that listens; without a host, on all addresses.  Raises ToxiproxyError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         if not address.host and socket.has_dualstack_ipv6():
@@ -305,4 +307,4 @@ def _listening(address: Address) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         reason = reason[:1].lower() + reason[1:]
-        raise ApiError(500, f"listen tcp {address}: bind: {reason}") from None
+        raise ToxiproxyError(500, f"listen tcp {address}: bind: {reason}") from None

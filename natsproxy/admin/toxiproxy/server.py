@@ -12,7 +12,7 @@ from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.toxiproxy.app import ToxiproxyApp
-from natsproxy.admin.toxiproxy.go_json import ApiError
+from natsproxy.admin.toxiproxy.go_json import ToxiproxyError
 from natsproxy.admin.toxiproxy.proxies import MainProxy, Proxies
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.config.settings import ProxySettings
@@ -21,7 +21,7 @@ from natsproxy.errors import ConfigError
 _OPEN: Final = "Toxiproxy's API has no authentication, and other machines than this one can reach it"
 
 
-class Report(Protocol):
+class ReportError(Protocol):
     """Takes a sentence for the log and its level."""
 
     def __call__(self, text: str, *, level: str) -> None:
@@ -43,7 +43,7 @@ class ToxiproxyServer(HttpServer):
         listener: HttpListener,
         base: ProxySettings,
         collection: ProxyCollection,
-        report: Report,
+        report: ReportError,
         *,
         main: ManagedProxy | None = None,
         config: bytes | None = None,
@@ -68,7 +68,7 @@ class ToxiproxyServer(HttpServer):
             if self._config is not None:
                 try:
                     await self._proxies.populate(self._config, [])
-                except ApiError as error:
+                except ToxiproxyError as error:
                     raise ConfigError(f"config: {error}") from None
             if not self._local:
                 self._say(_OPEN, level="warning")

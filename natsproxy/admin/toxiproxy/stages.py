@@ -46,7 +46,7 @@ END: Final = Chunk(b"", 0)
 """The end of a stream; compared by identity."""
 
 
-class Stage:
+class ToxicStage:
     """One toxic on one direction of one connection; by itself it is `noop`, which lets all pass.
 
     active: it acts on this connection.  fresh: the connection is younger than the toxic.  over: its END is
@@ -136,7 +136,7 @@ class Stage:
         return END
 
 
-class Latency(Stage):
+class LatencyStage(ToxicStage):
     """Delays chunks, counted from their arrival."""
 
     ATTRIBUTES = ("latency", "jitter")
@@ -152,7 +152,7 @@ class Latency(Stage):
         return Chunk(head.data, at)  # the delays of two toxics add up
 
 
-class Bandwidth(Stage):
+class BandwidthStage(ToxicStage):
     """Lets bytes go at a rate, in kilobytes of 1000 bytes per second; none at rate 0."""
 
     ATTRIBUTES = ("rate",)
@@ -177,7 +177,7 @@ class Bandwidth(Stage):
         return min(len(head.data), self.attributes["rate"] * 100)  # pieces of 100 ms
 
 
-class SlowClose(Stage):
+class SlowCloseStage(ToxicStage):
     """Keeps the end of the stream back."""
 
     ATTRIBUTES = ("delay",)
@@ -186,7 +186,7 @@ class SlowClose(Stage):
         return now + self.attributes["delay"] * _MS if head is END else now
 
 
-class Slicer(Stage):
+class SlicerStage(ToxicStage):
     """Cuts chunks into pieces, with a pause behind each."""
 
     ATTRIBUTES = ("average_size", "size_variation", "delay")
@@ -232,7 +232,7 @@ class Slicer(Stage):
             self._queue.appendleft(Chunk(b"".join(piece.data for piece in rest), rest[0].t))
 
 
-class LimitData(Stage):
+class LimitDataStage(ToxicStage):
     """Closes the connection when so many bytes have passed; the count survives changes."""
 
     ATTRIBUTES = ("bytes",)
@@ -250,7 +250,7 @@ class LimitData(Stage):
         return Chunk(piece, head.t)
 
 
-class _Losing(Stage):
+class _Losing(ToxicStage):
     """Loses all bytes, and closes at a time."""
 
     def _next(self, now: int) -> Chunk | None:
@@ -264,7 +264,7 @@ class _Losing(Stage):
         """Set the time, now that something comes."""
 
 
-class Timeout(_Losing):
+class TimeoutStage(_Losing):
     """Loses all bytes, and closes when none has come for a time; at 0 it never does."""
 
     ATTRIBUTES = ("timeout",)
@@ -282,7 +282,7 @@ class Timeout(_Losing):
         return [self._close()] if self.active else super().drain()
 
 
-class ResetPeer(_Losing):
+class ResetPeerStage(_Losing):
     """Resets the connection some time after its first bytes, which are lost; closes one that is not fresh."""
 
     ATTRIBUTES = ("timeout",)
@@ -304,20 +304,20 @@ class ResetPeer(_Losing):
         return [self._close()] if self.active and self._at is not None else super().drain()
 
 
-STAGES: Final[dict[str, type[Stage]]] = {
-    "latency": Latency,
-    "bandwidth": Bandwidth,
-    "slow_close": SlowClose,
-    "timeout": Timeout,
-    "reset_peer": ResetPeer,
-    "slicer": Slicer,
-    "limit_data": LimitData,
-    "noop": Stage,
+STAGES: Final[dict[str, type[ToxicStage]]] = {
+    "latency": LatencyStage,
+    "bandwidth": BandwidthStage,
+    "slow_close": SlowCloseStage,
+    "timeout": TimeoutStage,
+    "reset_peer": ResetPeerStage,
+    "slicer": SlicerStage,
+    "limit_data": LimitDataStage,
+    "noop": ToxicStage,
 }
 """The types of toxics that act on bytes."""
 
 
-class Chain:
+class ToxicChain:
     """The toxics on one direction of one connection, in the order in which they were added.
 
     It knows neither sockets nor a clock.  Bytes are put in at one end; `step` moves what may move now, and
@@ -330,16 +330,16 @@ class Chain:
         self.done = False
         self.closed_by = ""
         self.resets = False
-        self._stages: dict[str, Stage] = {}
+        self._stages: dict[str, ToxicStage] = {}
         self._came: list[Chunk] = []
 
     # -- the toxics
 
-    def add(self, name: str, stage: Stage) -> None:
+    def add(self, name: str, stage: ToxicStage) -> None:
         """Add a stage at the end, for what comes after it was added."""
         self._stages[name] = stage
 
-    def get(self, name: str) -> Stage:
+    def get(self, name: str) -> ToxicStage:
         """Return a stage."""
         return self._stages[name]
 
@@ -369,7 +369,9 @@ class Chain:
         came, self._came = self._came, []
         return self._through(self._stages.items(), came, now)
 
-    def _through(self, stages: Iterable[tuple[str, Stage]], chunks: list[Chunk], now: int) -> list[Chunk]:
+    def _through(
+        self, stages: Iterable[tuple[str, ToxicStage]], chunks: list[Chunk], now: int
+    ) -> list[Chunk]:
         for name, stage in stages:
             for chunk in chunks:
                 stage.put(chunk)
@@ -377,7 +379,7 @@ class Chain:
             self._note(name, stage, chunks)
         return chunks
 
-    def _note(self, name: str, stage: Stage, out: list[Chunk]) -> None:
+    def _note(self, name: str, stage: ToxicStage, out: list[Chunk]) -> None:
         """Note who closes, where the end that has come out of a stage is its own."""
         if stage.closes and out and out[-1] is END:
             self.closed_by, self.resets = name, stage.resets

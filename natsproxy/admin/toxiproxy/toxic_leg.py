@@ -13,13 +13,13 @@ from math import inf
 
 import trio
 
-from natsproxy.admin.toxiproxy.stages import END, Chain, Chunk
+from natsproxy.admin.toxiproxy.stages import END, Chunk, ToxicChain
 from natsproxy.net.clock import now_ns
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
 
 
-class Traffic:
+class ToxicTraffic:
     """The bytes of one direction of a proxy."""
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class Flow:
     The loss of the receiver's leg is an error of `put` alone; whoever reads that leg sees it in any case.
     """
 
-    def __init__(self, target: AnyLeg, traffic: Traffic, closed: Callable[[Chain], None]) -> None:
-        self.chain = Chain()
+    def __init__(self, target: AnyLeg, traffic: ToxicTraffic, closed: Callable[[ToxicChain], None]) -> None:
+        self.chain = ToxicChain()
         self.traffic = traffic
         self.ended = False
         self.released = trio.Event()

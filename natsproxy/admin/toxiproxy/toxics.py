@@ -16,8 +16,8 @@ import trio
 
 from natsproxy.admin.toxiproxy import nats_toxics
 from natsproxy.admin.toxiproxy.go_json import (
-    ApiError,
     Read,
+    ToxiproxyError,
     bad_body,
     fields,
     first_value,
@@ -26,8 +26,8 @@ from natsproxy.admin.toxiproxy.go_json import (
     text,
     whole,
 )
-from natsproxy.admin.toxiproxy.stages import STAGES, Chain, Stage
-from natsproxy.admin.toxiproxy.toxic_leg import Flow, ToxicLeg, Traffic
+from natsproxy.admin.toxiproxy.stages import STAGES, ToxicChain, ToxicStage
+from natsproxy.admin.toxiproxy.toxic_leg import Flow, ToxicLeg, ToxicTraffic
 from natsproxy.errors import ConfigError
 from natsproxy.net.clock import now_ns
 from natsproxy.net.leg import AnyLeg
@@ -78,7 +78,7 @@ class Toxic:
         }
 
     def rule(self) -> Rule | None:
-        """Return it as a rule; None for one that acts on bytes.  Raises ApiError."""
+        """Return it as a rule; None for one that acts on bytes.  Raises ToxiproxyError."""
         if self.on_bytes:
             return None
         try:
@@ -101,7 +101,7 @@ class Toxics:
         end: Callable[[int, str, bool], None],
         book: Callable[[], RuleBook | None],
     ) -> None:
-        self.traffic = (Traffic(), Traffic())
+        self.traffic = (ToxicTraffic(), ToxicTraffic())
         self._seed = seed
         self._end = end
         self._book = book
@@ -115,27 +115,27 @@ class Toxics:
         return sorted(self._toxics.values(), key=lambda toxic: not toxic.upstream)
 
     def get(self, name: str) -> Toxic:
-        """Return a toxic.  Raises ApiError."""
+        """Return a toxic.  Raises ToxiproxyError."""
         try:
             return self._toxics[name]
         except KeyError:
-            raise ApiError(404, "toxic not found") from None
+            raise ToxiproxyError(404, "toxic not found") from None
 
     def add(self, body: bytes) -> Toxic:
-        """Add the toxic of a request.  Raises ApiError."""
+        """Add the toxic of a request.  Raises ToxiproxyError."""
         given = fields(first_value(body), _NEW)
         kind, stream = given.get("type", ""), given.get("stream", "downstream")
         if stream.lower() not in STREAMS:
-            raise ApiError(400, "stream was invalid, can be either upstream or downstream")
+            raise ToxiproxyError(400, "stream was invalid, can be either upstream or downstream")
         toxicity, attributes = given.get("toxicity", 1), given.get("attributes", {})
         if kind not in STAGES:
             if nats_toxics.kind_of(kind) is None:
-                raise ApiError(400, "invalid toxic type")
+                raise ToxiproxyError(400, "invalid toxic type")
             if "stream" not in given:
                 stream = nats_toxics.stream_of(kind, toxicity, _attributes(kind, attributes))
         name = given.get("name") or f"{kind}_{stream}"
         if name in self._toxics:
-            raise ApiError(409, "toxic already exists")
+            raise ToxiproxyError(409, "toxic already exists")
         toxic = Toxic(name, kind, stream, toxicity, _attributes(kind, attributes))
         self._put(toxic)
         for conn, flow in self._flows_of(toxic):
@@ -144,7 +144,7 @@ class Toxics:
         return toxic
 
     def change(self, name: str, body: bytes) -> Toxic:
-        """Change attributes and toxicity as a request says.  Raises ApiError."""
+        """Change attributes and toxicity as a request says.  Raises ToxiproxyError."""
         old = self.get(name)
         given = fields(first_value(body), _CHANGED)
         attributes = _attributes(old.type, given.get("attributes", {}), old.attributes)
@@ -157,7 +157,7 @@ class Toxics:
         return toxic
 
     def remove(self, name: str) -> None:
-        """Remove a toxic; what it holds goes on.  Raises ApiError."""
+        """Remove a toxic; what it holds goes on.  Raises ToxiproxyError."""
         toxic, book = self.get(name), self._book()
         del self._toxics[name]
         if not toxic.on_bytes and book is not None and name in book.entries:  # else it was removed there
@@ -175,11 +175,11 @@ class Toxics:
         return [rule for toxic in self._toxics.values() if (rule := toxic.rule()) is not None]
 
     def _put(self, toxic: Toxic) -> None:
-        """Let a toxic be in force, in the place of one of its name.  Raises ApiError."""
+        """Let a toxic be in force, in the place of one of its name.  Raises ToxiproxyError."""
         rule, book = toxic.rule(), self._book()
         if rule is not None and book is not None:
             if rule.name in book.entries and rule.name not in self._toxics:
-                raise ApiError(409, "toxic already exists")
+                raise ToxiproxyError(409, "toxic already exists")
             try:
                 book.put(rule)
             except ConfigError as error:
@@ -192,7 +192,7 @@ class Toxics:
     async def layers(self, conn: int, client: AnyLeg, server: AnyLeg) -> AsyncIterator[tuple[AnyLeg, AnyLeg]]:
         """Put the toxics over the legs of a connection for the duration of the block."""
 
-        def closed(chain: Chain) -> None:
+        def closed(chain: ToxicChain) -> None:
             for flow in flows:  # nobody waits for what is still on its way
                 flow.released.set()
             self._end(conn, f"toxic {chain.closed_by}", chain.resets)
@@ -220,9 +220,9 @@ class Toxics:
         flows = self._flows.items() if toxic.on_bytes else ()
         return [(conn, flow) for (conn, upstream), flow in flows if upstream == toxic.upstream]
 
-    def _stage(self, toxic: Toxic, conn: int, *, fresh: bool = False) -> Stage:
+    def _stage(self, toxic: Toxic, conn: int, *, fresh: bool = False) -> ToxicStage:
         random = self._random(toxic, conn)
-        stage: Stage = STAGES[toxic.type](toxic.attributes, random, now_ns())
+        stage: ToxicStage = STAGES[toxic.type](toxic.attributes, random, now_ns())
         stage.active, stage.fresh = random.random() < toxic.toxicity, fresh
         return stage
 
@@ -233,7 +233,7 @@ class Toxics:
 def _attributes(
     kind: str, given: Mapping[str, Any], before: Mapping[str, Any] | None = None
 ) -> Mapping[str, Any]:
-    """Return the attributes of a toxic, merged over those before.  Raises ApiError."""
+    """Return the attributes of a toxic, merged over those before.  Raises ToxiproxyError."""
     if kind in STAGES:
         names = STAGES[kind].ATTRIBUTES
         return {**(before or dict.fromkeys(names, 0)), **fields(given, dict.fromkeys(names, whole))}

@@ -24,9 +24,18 @@ from typing import IO, Final, Literal, NamedTuple
 
 from natsproxy import __version__
 from natsproxy.bounded import BoundedDict
-from natsproxy.capture.export.tcp import Endpoint, Packet, TcpConnection, endpoints
+from natsproxy.capture.export.tcp import Packet, TcpConnection, TcpEndpoint, endpoints
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    Flags,
+    Frames,
+    GapRecord,
+    Item,
+    OpaqueRecord,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of, remarks
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
@@ -97,7 +106,7 @@ class _Exporter:
         self._clocks: dict[int, int] = {}  # of each run: the wall clock less the monotonic one
         self._addresses: dict[ConnectionId, tuple[str, str]] = {}
         self._open: dict[ConnectionId, TcpConnection] = {}
-        self._owners: BoundedDict[tuple[Endpoint, Endpoint], ConnectionId] = BoundedDict()
+        self._owners: BoundedDict[tuple[TcpEndpoint, TcpEndpoint], ConnectionId] = BoundedDict()
         self._gaps = ""  # the comment about gaps, for the next event
 
     # -- from the capture to events
@@ -135,7 +144,7 @@ class _Exporter:
             return False
         late = query.end is not None and wall > query.end
         # Openings before the time of the query count: later packets need the addresses in them.
-        return isinstance(item, Open | Preamble) or not (late or (query.start or wall) > wall)
+        return isinstance(item, OpenRecord | Preamble) or not (late or (query.start or wall) > wall)
 
     def _frame(self, one: CapturedFrame, item: Frames) -> None:
         arrives = one.direction == self._arrivals
@@ -159,26 +168,26 @@ class _Exporter:
 
     def _other(self, ref: BlockRef, item: Item) -> None:
         wall, t, conn = ref.wall(item.t), item.t + self._clocks[ref.segment.run], ref.connection(item)
-        if isinstance(item, Gap):
+        if isinstance(item, GapRecord):
             lost = f"{item.info.get('frames')} frames were not recorded: {item.info.get('reason')}"
             self._gaps = "; ".join(filter(None, (self._gaps, lost)))[-_COMMENT_MAX:]
         elif conn is None:
             return
-        elif isinstance(item, Open | Preamble):
+        elif isinstance(item, OpenRecord | Preamble):
             if conn in self._addresses:  # a preamble repeats it in each segment
                 return
-            info = item.info if isinstance(item, Open) else item.info.get("open")
+            info = item.info if isinstance(item, OpenRecord) else item.info.get("open")
             info = info if isinstance(info, dict) else {}  # a capture may hold anything
             self._addresses[conn] = str(info.get("client", "")), str(info.get("upstream", ""))
             in_time = (self._query.start or wall) <= wall <= (self._query.end or wall)
             if in_time and not self._by_frame:
                 self._push(t, _OPEN, 0, wall, conn)
-        elif isinstance(item, Close):
+        elif isinstance(item, CloseRecord):
             text = ": ".join(filter(None, (item.cause, str(item.info.get("detail") or ""))))
             first = _RESETS.get(item.cause, C2S if item.cause == "client-closed" else S2C)
             self._push(t, _CLOSE, 0, wall, conn, first, length=item.cause in _RESETS, comment=text)
         elif (
-            isinstance(item, Opaque)
+            isinstance(item, OpaqueRecord)
             and not self._by_frame
             and self._query.direction in (None, item.direction)
         ):
@@ -225,7 +234,7 @@ class _Exporter:
             self.frames += event.ordinal != _LAST
             yield from _packets(connection.send(event.direction, event.data, event.length), event)
 
-    def _ends(self, conn: ConnectionId, client: str, server: str) -> tuple[Endpoint, Endpoint]:
+    def _ends(self, conn: ConnectionId, client: str, server: str) -> tuple[TcpEndpoint, TcpEndpoint]:
         """Return the two ends of a connection.
 
         Those of another run may have the same addresses at the same time, on another machine: then that of

@@ -43,14 +43,14 @@ class Packet(NamedTuple):
     length: int
 
 
-class Endpoint(NamedTuple):
+class TcpEndpoint(NamedTuple):
     """An address of 4 or 16 bytes, and a port."""
 
     address: bytes
     port: int
 
 
-def endpoints(client: str, server: str, conn: int) -> tuple[Endpoint, Endpoint]:
+def endpoints(client: str, server: str, conn: int) -> tuple[TcpEndpoint, TcpEndpoint]:
     """Return the two ends of a connection, of one address family, from `host:port` as captures have them.
 
     An unknown client and a server with a name get made-up addresses, from the networks that are set aside
@@ -68,7 +68,7 @@ def endpoints(client: str, server: str, conn: int) -> tuple[Endpoint, Endpoint]:
     one, other = near.packed, far.packed
     if len(one) != len(other):
         one, other = _mapped(one), _mapped(other)
-    return Endpoint(one, near_port), Endpoint(other, port or NATS_PORT)
+    return TcpEndpoint(one, near_port), TcpEndpoint(other, port or NATS_PORT)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -86,7 +86,7 @@ def _mapped(address: bytes) -> bytes:
 class _Side:
     """One end of a connection: the constant part of its packets, and its sequence number."""
 
-    def __init__(self, here: Endpoint, there: Endpoint, ethernet: bytes, start: int) -> None:
+    def __init__(self, here: TcpEndpoint, there: TcpEndpoint, ethernet: bytes, start: int) -> None:
         self.ports = here.port, there.port
         self.sent = self.confirmed = start
         self._pair = here.address + there.address
@@ -115,7 +115,7 @@ class _Side:
 class TcpConnection:
     """One TCP connection.  number: the seed of its sequence numbers, unlike that of any other connection."""
 
-    def __init__(self, client: Endpoint, server: Endpoint, number: int) -> None:
+    def __init__(self, client: TcpEndpoint, server: TcpEndpoint, number: int) -> None:
         start = zlib.crc32(number.to_bytes(16, "big", signed=True))
         away, back = _ETHERNET[1] + _ETHERNET[0], _ETHERNET[0] + _ETHERNET[1]
         self._sides = (_Side(client, server, away, start), _Side(server, client, back, start ^ 0x5A5A5A5A))

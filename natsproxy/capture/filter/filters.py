@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from natsproxy.option import ValueType, several
-from natsproxy.protocol.places import Place, parse_pointer
+from natsproxy.protocol.places import FramePlace, parse_pointer
 from natsproxy.protocol.subjects import is_valid_subscribe
 
 
@@ -32,7 +32,7 @@ def _header(value: Any) -> str:
     return line(value).lower()
 
 
-def _pointer(value: Any) -> Place:
+def _pointer(value: Any) -> FramePlace:
     """Return a JSON pointer, perhaps behind a subject pattern."""
     return parse_pointer(one_line(value))
 
@@ -68,7 +68,7 @@ class Filters:
     """
 
     headers: tuple[str, ...] = several(HEADER, "Replace the value of this header before it is written.")
-    json: tuple[Place, ...] = several(
+    json: tuple[FramePlace, ...] = several(
         POINTER, "Replace the value of this member of JSON payloads before it is written."
     )
     bodies: tuple[bytes, ...] = several(

@@ -25,7 +25,15 @@ from natsproxy import converters
 from natsproxy.capture.filter.filters import SUBJECT, Filters
 from natsproxy.capture.filter.redact import WITHHELD, pieces, without_payload
 from natsproxy.capture.filter.scrub import Scrubber
-from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Item, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    FiringRecord,
+    Flags,
+    Frames,
+    Item,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.errors import ConfigError
 from natsproxy.option import ValueType, group, several
 from natsproxy.protocol.connect import Connect, parse_connect
@@ -166,14 +174,16 @@ class RecordingFilter:
         if isinstance(item, Frames):
             yield from self._frames(item)
             return
-        if isinstance(item, Open):
+        if isinstance(item, OpenRecord):
             self._addresses[item.conn] = str(item.info.get("client", ""))
-        elif isinstance(item, Close):
+        elif isinstance(item, CloseRecord):
             self._select(item.conn, True)
             self._addresses.pop(item.conn, None)
         elif isinstance(item, Preamble):
             self._resume(item)
-        if self._scrubber is not None and isinstance(item, Open | Close | Firing | Preamble):
+        if self._scrubber is not None and isinstance(
+            item, OpenRecord | CloseRecord | FiringRecord | Preamble
+        ):
             item = item._replace(info=self._scrubber.facts(item.info))
         yield item
 

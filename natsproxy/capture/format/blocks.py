@@ -39,7 +39,7 @@ if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
         crc32 = _crc.crc32 if _crc.AVAILABLE else zlib.crc32
 
 
-class Kind(IntEnum):
+class BlockKind(IntEnum):
     """The content of a block."""
 
     SEGMENT = 1
@@ -78,7 +78,7 @@ class Summary(NamedTuple):
     tokens: tuple[bytes, ...] | None
 
 
-def header(kind: Kind, flags: int, summary: bytes, body: Parts, length: int) -> bytes:
+def header(kind: BlockKind, flags: int, summary: bytes, body: Parts, length: int) -> bytes:
     """Return the header of a block, its checksum computed over header, summary and body."""
     crc = _checksum(kind, flags, summary, body, length)
     return HEADER.pack(SYNC, kind, flags, len(summary), length, crc)

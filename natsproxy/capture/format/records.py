@@ -51,7 +51,7 @@ class Frames(NamedTuple):
         return t if t is not None else 0
 
 
-class Open(NamedTuple):
+class OpenRecord(NamedTuple):
     """A connection was accepted."""
 
     conn: int
@@ -59,7 +59,7 @@ class Open(NamedTuple):
     info: dict[str, Any]
 
 
-class Close(NamedTuple):
+class CloseRecord(NamedTuple):
     """A connection ended; cause: one of `session/close_reasons.py`."""
 
     conn: int
@@ -68,7 +68,7 @@ class Close(NamedTuple):
     info: dict[str, Any]
 
 
-class Firing(NamedTuple):
+class FiringRecord(NamedTuple):
     """A rule acted; `info` has the fields of `events.Firing`."""
 
     conn: int
@@ -76,7 +76,7 @@ class Firing(NamedTuple):
     info: dict[str, Any]
 
 
-class Gap(NamedTuple):
+class GapRecord(NamedTuple):
     """Traffic was not recorded; info: reason, bytes, frames, t0, t1."""
 
     conn: int | None
@@ -92,7 +92,7 @@ class Preamble(NamedTuple):
     info: dict[str, Any]
 
 
-class Opaque(NamedTuple):
+class OpaqueRecord(NamedTuple):
     """Bytes that were passed but not framed, recorded as a length."""
 
     conn: int
@@ -108,8 +108,19 @@ class Note(NamedTuple):
     info: dict[str, Any]
 
 
-Item = Frames | Open | Close | Firing | Gap | Preamble | Opaque | Note
-KINDS: tuple[type[Item], ...] = (Frames, Open, Close, Firing, Gap, Preamble, Opaque, Note)
+Item = Frames | OpenRecord | CloseRecord | FiringRecord | GapRecord | Preamble | OpaqueRecord | Note
+NAMES: dict[type[Item], str] = {
+    Frames: "frames",
+    OpenRecord: "open",
+    CloseRecord: "close",
+    FiringRecord: "firing",
+    GapRecord: "gap",
+    Preamble: "preamble",
+    OpaqueRecord: "opaque",
+    Note: "note",
+}
+"""The item types in the order of their numbers on disk, each with its name in tables."""
+KINDS: tuple[type[Item], ...] = tuple(NAMES)
 """The item types by their number on disk."""
 
 
@@ -180,12 +191,12 @@ def _conn_info(kind: Callable[..., Item]) -> Callable[[list[Any], int], Item]:
 
 _DECODERS: tuple[Callable[[list[Any], int], Item], ...] = (
     _frames,
-    _conn_info(Open),
-    lambda a, m: Close(_need(a[1], int), _need(a[2], int) + m, _need(a[3], str), _need(a[4], dict)),
-    _conn_info(Firing),
-    lambda a, m: Gap(_maybe(a[1]), _need(a[2], int) + m, _need(a[3], dict)),
+    _conn_info(OpenRecord),
+    lambda a, m: CloseRecord(_need(a[1], int), _need(a[2], int) + m, _need(a[3], str), _need(a[4], dict)),
+    _conn_info(FiringRecord),
+    lambda a, m: GapRecord(_maybe(a[1]), _need(a[2], int) + m, _need(a[3], dict)),
     _conn_info(Preamble),
-    lambda a, m: Opaque(
+    lambda a, m: OpaqueRecord(
         _need(a[1], int), Direction(_need(a[2], int)), _need(a[3], int) + m, _need(a[4], int)
     ),
     lambda a, m: Note(_need(a[1], int) + m, _need(a[2], dict)),

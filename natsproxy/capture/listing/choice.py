@@ -15,7 +15,7 @@ from natsproxy.capture.listing.exchanges import Exchanges
 from natsproxy.capture.listing.listing import Event, Listed, Listing
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import CaptureReader
-from natsproxy.capture.read.runs import Run
+from natsproxy.capture.read.runs import CaptureRun
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.subjects import matches
@@ -155,7 +155,7 @@ def listed(reader: CaptureReader, choice: Choice) -> Iterator[Listed | Event]:
     """Yield the frames of a capture that a choice asks for, and the events between them, by time."""
     chooser = Chooser(choice)
 
-    def of_run(run: Run) -> Iterator[tuple[BlockRef, Item, bool]]:
+    def of_run(run: CaptureRun) -> Iterator[tuple[BlockRef, Item, bool]]:
         for file in reader.files(run):
             yield from _items(file, choice.blocks)
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.format.records import Close, Frames, Item, Preamble
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, Preamble
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import ProtocolError
@@ -35,7 +35,7 @@ class Request(NamedTuple):
     wall: int
 
 
-class Subscription(NamedTuple):
+class ListedSubscription(NamedTuple):
     """The subscription of a sid, as its SUB says."""
 
     subject: bytes
@@ -54,7 +54,7 @@ class Listed(NamedTuple):
     client: str
     request: Request | None
     routine: bool
-    subscription: Subscription | None = None
+    subscription: ListedSubscription | None = None
     exchange: int | None = None
 
     @property
@@ -79,7 +79,7 @@ class Listing:
     def __init__(self) -> None:
         self._clients: BoundedDict[ConnectionId, str] = BoundedDict()
         self._greeted: BoundedDict[ConnectionId, None] = BoundedDict()
-        self._subscriptions: BoundedDict[tuple[ConnectionId, bytes], Subscription] = BoundedDict()
+        self._subscriptions: BoundedDict[tuple[ConnectionId, bytes], ListedSubscription] = BoundedDict()
         self._requests: BoundedDict[tuple[bytes, bytes], Request] = BoundedDict()
 
     def see(self, ref: BlockRef, item: Item) -> Iterator[Listed | Event]:
@@ -92,7 +92,7 @@ class Listing:
         if isinstance(item, Preamble) and key is not None:
             self._begin_late(key, item)
         yield Event(item, ref.wall(item.t), key, self._clients.get(key, "") if key is not None else "")
-        if isinstance(item, Close) and key is not None:
+        if isinstance(item, CloseRecord) and key is not None:
             self._clients.pop(key, None)
             self._greeted.pop(key, None)
 
@@ -106,7 +106,7 @@ class Listing:
         for row in subs if isinstance(subs, list) else ():
             match row:
                 case [bytes(sid), bytes(subject), bytes(queue), *_]:
-                    self._subscriptions[key, sid] = Subscription(subject, queue)
+                    self._subscriptions[key, sid] = ListedSubscription(subject, queue)
 
     def _listed(self, one: CapturedFrame) -> Listed:
         frame = one.head
@@ -116,7 +116,7 @@ class Listing:
         if frame.op == Op.CONNECT:
             self._clients[key] = client_name(frame.args)
         if frame.op == Op.SUB and len(frame.subject) < _LONGEST:
-            self._subscriptions[key, frame.sid] = Subscription(frame.subject, frame.queue)
+            self._subscriptions[key, frame.sid] = ListedSubscription(frame.subject, frame.queue)
         return Listed(
             one,
             self._clients.get(key, ""),

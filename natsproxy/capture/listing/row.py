@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.listing.listing import Listed, Request, Subscription
+from natsproxy.capture.listing.listing import Listed, ListedSubscription, Request
 from natsproxy.capture.read.frames import CapturedFrame
 from natsproxy.protocol.headers import build
 from natsproxy.protocol.headers import parse as parse_headers
@@ -186,7 +186,7 @@ def _listed(row: dict[str, Any]) -> Listed:
         row.get("routine", False),
         None
         if subscription is None
-        else Subscription(*(_raw(subscription.get(name, "")) for name in ("subject", "queue"))),
+        else ListedSubscription(*(_raw(subscription.get(name, "")) for name in ("subject", "queue"))),
         row.get("exchange"),
     )
 

@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from natsproxy.capture.format import records
-from natsproxy.capture.format.blocks import MAGIC, Kind
+from natsproxy.capture.format.blocks import MAGIC, BlockKind
 from natsproxy.capture.names import of_file, segment_order
 from natsproxy.capture.read.copied import Copy, copied, sentence
-from natsproxy.capture.read.runs import Head, Run, by_time, head_of, heads, runs_of
+from natsproxy.capture.read.runs import CaptureRun, Head, by_time, head_of, heads, runs_of
 from natsproxy.capture.read.segment import BlockRef, CaptureFile, Segment
 from natsproxy.errors import MissingCapture, TruncatedCapture, UnreadableCapture
 
@@ -67,11 +67,11 @@ class CaptureReader:
         return sentence([(path, copy.of) for path, copy in self._copies.items()]) if self._copies else None
 
     @cached_property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[CaptureRun]:
         """The runs, by time."""
         return runs_of(self.paths)
 
-    def files(self, run: Run | None = None) -> Iterator[CaptureFile]:
+    def files(self, run: CaptureRun | None = None) -> Iterator[CaptureFile]:
         """Yield the segments, or those of a run, each open until the next.
 
         A file without blocks of its own is left out.
@@ -123,7 +123,7 @@ class CaptureReader:
         """
         return self.by_time(lambda run: self.items_of(run, keep), lambda found: found[0].wall(found[1].t))
 
-    def items_of(self, run: Run, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
+    def items_of(self, run: CaptureRun, keep: Keep | None = None) -> Iterator[tuple[BlockRef, records.Item]]:
         """Yield the items of a run, in the order in which they were recorded."""
         for file in self.files(run):
             for ref in file.blocks():
@@ -131,7 +131,7 @@ class CaptureReader:
                     for item in file.items(ref):
                         yield ref, item
 
-    def by_time(self, read: Callable[[Run], Iterator[T]], wall: Callable[[T], int]) -> Iterator[T]:
+    def by_time(self, read: Callable[[CaptureRun], Iterator[T]], wall: Callable[[T], int]) -> Iterator[T]:
         """Yield what `read` yields of each run, by the wall clock (`runs.by_time`)."""
         return by_time(self.runs, read, wall)
 
@@ -142,7 +142,7 @@ class CaptureReader:
                 offset = len(MAGIC)
                 closed = False
                 while (block := file.block_at(offset)) is not None:
-                    closed = block.kind == Kind.INDEX
+                    closed = block.kind == BlockKind.INDEX
                     offset = block.end
                 if not closed:
                     return path, offset
@@ -294,19 +294,19 @@ class Follower:
             self._heads[head.path] = head
             self._runs.setdefault(head.recorder, len(self._runs) + 1)
 
-    def _growing(self) -> list[Run]:
+    def _growing(self) -> list[CaptureRun]:
         """Return the runs with segments that may have new blocks."""
         segments = defaultdict[bytes, list[Head]](list)
         for head in sorted(self._heads.values(), key=attrgetter("number")):
             if head.path not in self._over:
                 segments[head.recorder].append(head)
         runs = [
-            Run(self._runs[recorder], of_run[0].start, tuple(head.path for head in of_run))
+            CaptureRun(self._runs[recorder], of_run[0].start, tuple(head.path for head in of_run))
             for recorder, of_run in segments.items()
         ]
         return sorted(runs, key=attrgetter("start"))
 
-    def _new_blocks(self, run: Run) -> Iterator[tuple[CaptureFile, BlockRef]]:
+    def _new_blocks(self, run: CaptureRun) -> Iterator[tuple[CaptureFile, BlockRef]]:
         for path in run.paths:
             try:
                 file = CaptureFile(path)
@@ -323,7 +323,7 @@ class Follower:
                     yield file, ref
                     self._offsets[path] = ref.block.end  # after its items: an error lets them come again
                 following = file.block_at(self._offsets[path])
-                if following is not None and following.kind == Kind.INDEX:
+                if following is not None and following.kind == BlockKind.INDEX:
                     del self._offsets[path]
                     self._over.add(path)
 

@@ -21,7 +21,7 @@ from natsproxy.capture.format.blocks import (
     SYNC,
     ZSTD,
     Block,
-    Kind,
+    BlockKind,
     check,
     parse_header,
     parse_summary,
@@ -139,17 +139,17 @@ def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
         if isinstance(found, int):
             result.lost += found
             continue
-        result.closed = found.kind == Kind.INDEX
+        result.closed = found.kind == BlockKind.INDEX
         middle = found.offset + HEADER.size + found.summary_size
-        if found.kind == Kind.SEGMENT:
+        if found.kind == BlockKind.SEGMENT:
             segment_of(unpack(data[middle : found.end], source, found.offset), source)
             if out is not None and not result.segment:
                 written = out.write(MAGIC)
             result.segment = True
-        if found.kind == Kind.RECORDS and not found.flags & ~ZSTD:
+        if found.kind == BlockKind.RECORDS and not found.flags & ~ZSTD:
             raw = data[found.offset + HEADER.size : middle]
             index.add(written, raw, parse_summary(raw, source, found.offset))
-        if out is not None and result.segment and found.kind != Kind.INDEX:
+        if out is not None and result.segment and found.kind != BlockKind.INDEX:
             written += out.write(data[found.offset : found.end])
         if found.end - gone > _WINDOW:
             gone = _let_go(data, gone, found.end)

@@ -38,7 +38,7 @@ class Head(NamedTuple):
     start: int
 
 
-class Run(NamedTuple):
+class CaptureRun(NamedTuple):
     """A run: its number, from 1, a time (wall clock, Unix ns) before its items, its segments in order."""
 
     number: int
@@ -59,13 +59,13 @@ def heads(paths: Sequence[Path]) -> Iterator[Head]:
             yield head_of(file)
 
 
-def runs_of(paths: Sequence[Path]) -> list[Run]:
+def runs_of(paths: Sequence[Path]) -> list[CaptureRun]:
     """Return the runs of segments, the earliest first.
 
     Segments whose header cannot be read are a run behind the others: who reads them finds out why.
     """
     if len(paths) == 1:
-        return [Run(1, 0, tuple(paths))]
+        return [CaptureRun(1, 0, tuple(paths))]
     segments = defaultdict[bytes, list[Head]](list)
     for head in heads(paths):
         segments[head.recorder].append(head)
@@ -73,12 +73,12 @@ def runs_of(paths: Sequence[Path]) -> list[Run]:
         of_run.sort(key=attrgetter("number"))  # of equal ones the order is that of the paths
     begun = [(_start(of_run[0]), recorder, of_run) for recorder, of_run in segments.items()]
     runs = [
-        Run(number, start, tuple(head.path for head in of_run))
+        CaptureRun(number, start, tuple(head.path for head in of_run))
         for number, (start, _, of_run) in enumerate(sorted(begun), 1)
     ]
     read = {path for run in runs for path in run.paths}
     if rest := tuple(path for path in paths if path not in read):
-        runs.append(Run(len(runs) + 1, _LAST, rest))
+        runs.append(CaptureRun(len(runs) + 1, _LAST, rest))
     return runs
 
 
@@ -90,7 +90,9 @@ def _start(first: Head) -> int:
     return first.start
 
 
-def by_time(runs: Sequence[Run], read: Callable[[Run], Iterator[T]], wall: Callable[[T], int]) -> Iterator[T]:
+def by_time(
+    runs: Sequence[CaptureRun], read: Callable[[CaptureRun], Iterator[T]], wall: Callable[[T], int]
+) -> Iterator[T]:
     """Yield what `read` yields of each run, by the wall clock; what is of one run stays in its order.
 
     A run is read from its start on, so runs that follow each other are open one at a time.

@@ -31,7 +31,7 @@ from natsproxy.capture.format.blocks import (
     VERSION,
     ZSTD,
     Block,
-    Kind,
+    BlockKind,
     Summary,
     check,
     footer_place,
@@ -149,7 +149,7 @@ class CaptureFile:
                 )
             raise CaptureError("this is not a natsproxy capture", path=self.path)
         block = self.block_at(len(MAGIC))
-        if block is None or block.kind != Kind.SEGMENT:
+        if block is None or block.kind != BlockKind.SEGMENT:
             raise TruncatedCapture("there is no segment header", path=self.path, offset=len(MAGIC))
         value = unpack(self.read(block)[1], self.path, block.offset)
         return segment_of(value, self.path)
@@ -185,7 +185,7 @@ class CaptureFile:
         raw = self._pull(max(0, size - FOOTER.size), FOOTER.size)
         place = footer_place(raw)
         block = self.block_at(place) if place is not None and place < size else None
-        if block is None or block.kind != Kind.INDEX:
+        if block is None or block.kind != BlockKind.INDEX:
             return None
         rows = unpack(self.read(block)[1], self.path, block.offset)
         refs = _index_refs(rows, self.segment, block.offset)
@@ -201,7 +201,7 @@ class CaptureFile:
 
     def ref(self, block: Block) -> BlockRef | None:
         """Return a records block with its summary; None for one of another kind, its checksum checked."""
-        if block.kind == Kind.RECORDS and not block.flags & ~ZSTD:
+        if block.kind == BlockKind.RECORDS and not block.flags & ~ZSTD:
             raw = self._pull(block.offset + HEADER.size, block.summary_size)
             return BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
         self.read(block)  # for its checksum: a block that is skipped must at least be undamaged
@@ -338,8 +338,8 @@ def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | No
         return None
     refs = []
     for row, following in zip(rows, [*offsets, end][1:], strict=True):
-        if row[1] == Kind.RECORDS:
-            block = Block(row[0], Kind.RECORDS, 0, 0, following - row[0] - HEADER.size, 0)
+        if row[1] == BlockKind.RECORDS:
+            block = Block(row[0], BlockKind.RECORDS, 0, 0, following - row[0] - HEADER.size, 0)
             refs.append(BlockRef(segment, block, summary_of(row[2], segment.path, row[0])))
     return refs
 

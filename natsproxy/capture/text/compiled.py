@@ -17,9 +17,9 @@ from typing import IO, Final, cast
 import msgpack
 
 from natsproxy.capture.filter.redact import Secrets, redact_frames
-from natsproxy.capture.format.blocks import BODY_MAX, Kind, header
-from natsproxy.capture.format.records import Close, Flags, Frames, Item, Preamble
-from natsproxy.capture.text.parser import TextParser, Timed
+from natsproxy.capture.format.blocks import BODY_MAX, BlockKind, header
+from natsproxy.capture.format.records import CloseRecord, Flags, Frames, Item, Preamble
+from natsproxy.capture.text.parser import TextParser, TimedItem
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder, SealedBlock
 from natsproxy.capture.write.index import Index
 from natsproxy.capture.write.writer import beginning
@@ -71,7 +71,7 @@ def compile_text(file: IO[bytes], path: Path | str, out: IO[bytes]) -> int:
         for block in _blocks(_records(_clean(parser.items())), path):
             summary, size = msgpack.packb(block.summary), sum(map(len, block.buffers))
             index.add(offset, summary, block.summary)
-            for part in (header(Kind.RECORDS, 0, summary, block.buffers, size), summary, *block.buffers):
+            for part in (header(BlockKind.RECORDS, 0, summary, block.buffers, size), summary, *block.buffers):
                 offset += out.write(part)
         out.writelines(index.ending(offset))
     except OverflowError:
@@ -79,7 +79,7 @@ def compile_text(file: IO[bytes], path: Path | str, out: IO[bytes]) -> int:
     return index.frames
 
 
-def _blocks(items: Iterator[Timed], path: Path | str) -> Iterator[SealedBlock]:
+def _blocks(items: Iterator[TimedItem], path: Path | str) -> Iterator[SealedBlock]:
     """Yield the blocks of items; the clocks of a block are those of its first item."""
     builder = BlockBuilder()
     before = 0
@@ -96,7 +96,7 @@ def _blocks(items: Iterator[Timed], path: Path | str) -> Iterator[SealedBlock]:
         yield builder.seal()
 
 
-def _records(items: Iterator[Timed]) -> Iterator[Timed]:
+def _records(items: Iterator[TimedItem]) -> Iterator[TimedItem]:
     """Yield items, with neighbouring frames that passed unchanged at one moment as one record."""
     held: list[Frames] = []
     clocks, size = 0, 0
@@ -108,7 +108,7 @@ def _records(items: Iterator[Timed]) -> Iterator[Timed]:
             and size + len(item.data) <= _RECORD
             and _follows(held[-1], item)
         ):
-            yield Timed(clocks, _joined(held))
+            yield TimedItem(clocks, _joined(held))
             held = []
         if not isinstance(item, Frames):
             yield timed
@@ -117,7 +117,7 @@ def _records(items: Iterator[Timed]) -> Iterator[Timed]:
         clocks = timed.clocks
         held.append(item)
     if held:
-        yield Timed(clocks, _joined(held))
+        yield TimedItem(clocks, _joined(held))
 
 
 def _follows(one: Frames, other: Frames) -> bool:
@@ -136,13 +136,13 @@ def _joined(held: list[Frames]) -> Frames:
     return held[0]._replace(data=b"".join(one.data for one in held), frames=len(held), ops=ops)
 
 
-def _clean(items: Iterator[Timed]) -> Iterator[Timed]:
+def _clean(items: Iterator[TimedItem]) -> Iterator[TimedItem]:
     """Yield items without secrets."""
     secrets: defaultdict[int, Secrets] = defaultdict(Secrets)
     for clocks, item in items:
         for clean in _without_secrets(item, secrets):
-            yield Timed(clocks, clean)
-        if isinstance(item, Close) and item.conn in secrets and not secrets[item.conn].alert:
+            yield TimedItem(clocks, clean)
+        if isinstance(item, CloseRecord) and item.conn in secrets and not secrets[item.conn].alert:
             del secrets[item.conn]  # it has learned nothing
 
 

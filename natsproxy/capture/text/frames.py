@@ -33,7 +33,7 @@ _FORMS: Final = {
 """The fields of each op by their number, which sizes do not count for."""
 
 
-class FrameLines(NamedTuple):
+class FrameText(NamedTuple):
     """A frame: the line, and the lines below it without their indentation."""
 
     line: str
@@ -48,7 +48,7 @@ def leaves_empty(frame: Frame) -> bool:
     return _line(frame.op, words, True, frame) == frame.line
 
 
-def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> FrameLines:
+def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> FrameText:
     """Return a frame as lines.
 
     padded: frames of this op have missing fields as empty ones.  pretty: long JSON gets a line for each
@@ -60,7 +60,7 @@ def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> Fr
     except ValueError:
         return dump_raw(frame.raw)
     body = frame.args if frame.op in _IN_LINES else frame.body
-    lines = FrameLines(" ".join([frame.op.label, *words]), [*headers, *dump_payload(body, pretty=pretty)])
+    lines = FrameText(" ".join([frame.op.label, *words]), [*headers, *dump_payload(body, pretty=pretty)])
     try:
         same = all(map(str.isprintable, words)) and load_frame(*lines, padded=padded) == frame.raw
     except ValueError:
@@ -68,9 +68,9 @@ def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> Fr
     return lines if same else dump_raw(frame.raw)
 
 
-def dump_raw(data: bytes) -> FrameLines:
+def dump_raw(data: bytes) -> FrameText:
     """Return bytes that are no frame as lines."""
-    return FrameLines(RAW, dump_escaped(data))
+    return FrameText(RAW, dump_escaped(data))
 
 
 def load_frame(line: str, below: list[str], *, padded: bool = False) -> bytes:

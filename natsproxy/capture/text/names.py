@@ -20,7 +20,7 @@ import re
 from collections import Counter
 from typing import Final
 
-from natsproxy.capture.text.frames import FrameLines, dump_raw
+from natsproxy.capture.text.frames import FrameText, dump_raw
 from natsproxy.protocol.identifiers import find_inbox, is_nuid
 from natsproxy.protocol.template import template
 from natsproxy.wire.frames import Frame
@@ -89,15 +89,15 @@ class Names:
         words = [word for word in subject.split(b".") if word not in (b"*", b">", b"")]
         return _UNLIKE_NAME.sub(b"-", b".".join(words)).decode().strip("-.")[:_STEM] or "message"
 
-    def put_in(self, lines: FrameLines, frame: Frame | None) -> FrameLines:
+    def put_in(self, lines: FrameText, frame: Frame | None) -> FrameText:
         """Return the lines of a frame with names in the place of values."""
         if not self.by_value:
             return lines
         if any(name in self._known for one in (lines.line, *lines.below) for name in _NAMED.findall(one)):
             assert frame is not None or lines.line == "raw"
             raw = dump_raw(frame.raw) if frame is not None else lines
-            return FrameLines(raw.line, [one.replace("<", "\\x3c") for one in raw.below])
-        return FrameLines(self._named(lines.line), [self._named(one) for one in lines.below])
+            return FrameText(raw.line, [one.replace("<", "\\x3c") for one in raw.below])
+        return FrameText(self._named(lines.line), [self._named(one) for one in lines.below])
 
     def _named(self, line: str) -> str:
         def name(found: re.Match[str]) -> str:

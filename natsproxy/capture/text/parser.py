@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from natsproxy.capture.format.records import (
-    Close,
-    Firing,
+    CloseRecord,
+    FiringRecord,
     Flags,
     Frames,
-    Gap,
+    GapRecord,
     Item,
     Note,
-    Opaque,
-    Open,
+    OpaqueRecord,
+    OpenRecord,
     Preamble,
 )
 from natsproxy.capture.text.frames import RAW, REMARK, load_frame
@@ -48,22 +48,22 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_.-]{1,100}", re.ASCII)
 _HEX: Final = re.compile(r"(?:[0-9a-f]{2}){0,64}", re.ASCII)
 _DIRECTIONS: Final = {arrow: direction for direction, arrow in ARROWS.items()}
 _KINDS: Final[dict[str, Callable[..., Item]]] = {
-    VERBS[Open]: Open,
+    VERBS[OpenRecord]: OpenRecord,
     VERBS[Preamble]: Preamble,
-    VERBS[Firing]: Firing,
-    VERBS[Gap]: Gap,
+    VERBS[FiringRecord]: FiringRecord,
+    VERBS[GapRecord]: GapRecord,
 }
 _RECORDER: Final = 16  # bytes
 
 
-class Timed(NamedTuple):
+class TimedItem(NamedTuple):
     """An item, and the wall clock less the monotonic one at its time."""
 
     clocks: int
     item: Item
 
 
-class _Connection:
+class _ParsedConnection:
     """A connection of the text: its id, the ops of `empty-fields`, its next numbers."""
 
     def __init__(self, conn: int, padded: frozenset[bytes]) -> None:
@@ -78,7 +78,7 @@ class TextParser:
     def __init__(self, file: IO[bytes], path: Path | str) -> None:
         self.info = SegmentInfo(bytes(_RECORDER), b"", 0, 0)
         self._path = path
-        self._connections: dict[str, _Connection] = {}
+        self._connections: dict[str, _ParsedConnection] = {}
         self._names: dict[str, str] = {}
         self._conn = 0
         self._t = self._clocks = 0
@@ -91,13 +91,13 @@ class TextParser:
                 self._begin(statement)
         self._t, self._clocks = self.info.mono, self.info.wall - self.info.mono
 
-    def items(self) -> Iterator[Timed]:
+    def items(self) -> Iterator[TimedItem]:
         """Yield the items.  Raises CaptureError, which names the line."""
         for statement in self._statements:
             with _placed(statement, self._path):
                 item = self._item(with_values(statement.line, self._names), statement.below)
             if item is not None:
-                yield Timed(self._clocks, item)
+                yield TimedItem(self._clocks, item)
 
     def _begin(self, statement: Statement) -> None:
         """Learn from a statement before all others."""
@@ -118,8 +118,8 @@ class TextParser:
             self._declare(rest, below)
         elif line == VERBS[Note]:
             return Note(self._t, load_members(below))
-        elif line == VERBS[Gap]:
-            return Gap(None, self._t, load_members(below))
+        elif line == VERBS[GapRecord]:
+            return GapRecord(None, self._t, load_members(below))
         elif word in self._connections:
             return self._of(self._connections[word], rest, below)
         else:
@@ -147,27 +147,31 @@ class TextParser:
         if not padded <= BY_TOKEN.keys():
             raise ValueError("empty-fields: it names operations, such as PUB SUB")
         _no_others(members)
-        self._connections[label] = _Connection(self._conn, padded)
+        self._connections[label] = _ParsedConnection(self._conn, padded)
 
-    def _of(self, connection: _Connection, rest: str, below: list[str]) -> Item:
+    def _of(self, connection: _ParsedConnection, rest: str, below: list[str]) -> Item:
         """Return an item of a connection."""
         verb, _, more = rest.partition(" ")
         direction = _DIRECTIONS.get(verb)
         if direction is not None and more.startswith("opaque "):
-            return Opaque(connection.conn, direction, self._t, _number(load_value(more[7:]), "opaque"))
+            return OpaqueRecord(connection.conn, direction, self._t, _number(load_value(more[7:]), "opaque"))
         if direction is not None:
             return self._frame(connection, direction, more, below)
-        if verb == VERBS[Close]:
-            return Close(connection.conn, self._t, _text(load_value(more), "closed"), load_members(below))
+        if verb == VERBS[CloseRecord]:
+            return CloseRecord(
+                connection.conn, self._t, _text(load_value(more), "closed"), load_members(below)
+            )
         if verb not in _KINDS or more:
-            verbs = ", ".join(("> FRAME", "< FRAME", VERBS[Close], *_KINDS))
+            verbs = ", ".join(("> FRAME", "< FRAME", VERBS[CloseRecord], *_KINDS))
             raise ValueError(f"{rest[:60]!r}: a connection is followed by one of {verbs}")
         info = load_members(below)
         if verb == VERBS[Preamble]:
             connection.next.update(preamble_ordinals(info))
         return _KINDS[verb](connection.conn, self._t, info)
 
-    def _frame(self, connection: _Connection, direction: Direction, line: str, below: list[str]) -> Frames:
+    def _frame(
+        self, connection: _ParsedConnection, direction: Direction, line: str, below: list[str]
+    ) -> Frames:
         count = next((at for at, one in enumerate(below) if not one.startswith(REMARK)), len(below))
         remarks = [one.removeprefix(REMARK) for one in below[:count]]
         below = [with_values(one, self._names) for one in below[count:]]
@@ -200,7 +204,7 @@ class TextParser:
         )
 
     def _numbers(
-        self, connection: _Connection, direction: Direction, remarks: list[str]
+        self, connection: _ParsedConnection, direction: Direction, remarks: list[str]
     ) -> tuple[tuple[int | None, int | None], dict[str, Any]]:
         """Return the numbers of a frame on both legs, and the other remarks about it."""
         absent = {"in": "made here", "out": "not passed"}

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from natsproxy.capture.format.records import Close, Firing, Gap, Item, Note, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    FiringRecord,
+    GapRecord,
+    Item,
+    Note,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.errors import CaptureError, UnreadableCapture
 from natsproxy.wire.ops import Direction
 
@@ -19,11 +27,11 @@ SUFFIX: Final = ".nats.txt"
 FIRST_LINE: Final = "natsproxy text 1"
 ARROWS: Final = {Direction.C2S: ">", Direction.S2C: "<"}
 VERBS: Final[dict[type[Item], str]] = {
-    Open: "opened",
+    OpenRecord: "opened",
     Preamble: "preamble",
-    Close: "closed",
-    Firing: "fired",
-    Gap: "gap",
+    CloseRecord: "closed",
+    FiringRecord: "fired",
+    GapRecord: "gap",
     Note: "note",
 }
 RESERVED: Final = frozenset({"recording", "settings", "rules", "names", "connection", "note", "gap"})

@@ -14,15 +14,15 @@ from typing import IO, Any, Final
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import (
-    Close,
-    Firing,
+    CloseRecord,
+    FiringRecord,
     Flags,
     Frames,
-    Gap,
+    GapRecord,
     Item,
     Note,
-    Opaque,
-    Open,
+    OpaqueRecord,
+    OpenRecord,
     Preamble,
 )
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of
@@ -43,7 +43,7 @@ _UNLIKE_LABEL: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 _LABEL: Final = 40  # characters of a label, before its number
 
 
-class Connection:
+class LabelledConnection:
     """A connection: its label, the ops whose missing field it writes as an empty one, its next numbers.
 
     conn: its number in the text.
@@ -58,19 +58,19 @@ class Connection:
         self.next: dict[tuple[Direction, str], int] = defaultdict(int)
 
 
-def survey(reader: CaptureReader, query: Query) -> tuple[dict[ConnectionId, Connection], Names]:
+def survey(reader: CaptureReader, query: Query) -> tuple[dict[ConnectionId, LabelledConnection], Names]:
     """Return the connections of a capture, and the names of its values.
 
     Those of the first run keep their numbers, and those of later runs get the next ones that are free.
     """
-    connections: dict[ConnectionId, Connection] = {}
+    connections: dict[ConnectionId, LabelledConnection] = {}
     names = Names()
     wanted: dict[ConnectionId, str] = {}
     for ref, item in reader.items():  # of all blocks: one that is not wanted may hold the CONNECT
         conn = ref.connection(item)
         if conn is None or (query.conns and conn not in query.conns):
             continue
-        connection = connections.setdefault(conn, Connection())
+        connection = connections.setdefault(conn, LabelledConnection())
         connect: Frame | None = None
         if isinstance(item, Frames):
             for one in frames_of(ref, item):
@@ -95,7 +95,7 @@ def survey(reader: CaptureReader, query: Query) -> tuple[dict[ConnectionId, Conn
     return connections, names
 
 
-def _learn(connection: Connection, frame: Frame) -> None:
+def _learn(connection: LabelledConnection, frame: Frame) -> None:
     if frame.op not in connection.seen and not (frame.reply or frame.queue or frame.args):
         connection.seen.add(frame.op)
         if leaves_empty(frame):
@@ -146,7 +146,9 @@ def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY) -> in
 class _Text:
     """A text while it is written.  numbered: numbers of frames that are not the next ones are told."""
 
-    def __init__(self, connections: dict[ConnectionId, Connection], names: Names, *, numbered: bool) -> None:
+    def __init__(
+        self, connections: dict[ConnectionId, LabelledConnection], names: Names, *, numbered: bool
+    ) -> None:
         self.frames = 0
         self._connections = connections
         self._names = names
@@ -207,7 +209,7 @@ class _Text:
         yield from self._time(ref, item.t)
         yield self._other(item, connection)
 
-    def _connection(self, connection: Connection | None) -> Iterator[str]:
+    def _connection(self, connection: LabelledConnection | None) -> Iterator[str]:
         if connection is None or connection.told:
             return
         connection.told = True
@@ -224,17 +226,17 @@ class _Text:
             yield f"@ {dump_offset(t - self._t)}{moment}\n"
         self._t, self._clocks = t, clocks
 
-    def _other(self, item: Item, connection: Connection | None) -> str:
+    def _other(self, item: Item, connection: LabelledConnection | None) -> str:
         label = "" if connection is None else f"{connection.label} "
-        if isinstance(item, Opaque):
+        if isinstance(item, OpaqueRecord):
             return f"{label}{ARROWS[item.direction]} opaque {item.length}\n"
         if isinstance(item, Preamble) and connection is not None:
             for key, ordinal in preamble_ordinals(item.info).items():
                 connection.next[key] = ordinal
         verb = VERBS[type(item)]
-        if isinstance(item, Close):
+        if isinstance(item, CloseRecord):
             verb = f"{verb} {dump_value(item.cause)}"
-        assert isinstance(item, Open | Preamble | Close | Firing | Gap | Note)
+        assert isinstance(item, OpenRecord | Preamble | CloseRecord | FiringRecord | GapRecord | Note)
         return write(f"{label}{verb}", dump_members(item.info))
 
     def _frame(self, ref: BlockRef, item: Frames, one: CapturedFrame) -> Iterator[str]:
@@ -254,7 +256,7 @@ class _Text:
         remarks = self._remarks(connection, item, one)
         yield write(f"{connection.label} {ARROWS[one.direction]} {lines.line}", [*remarks, *lines.below])
 
-    def _remarks(self, connection: Connection, item: Frames, one: CapturedFrame) -> list[str]:
+    def _remarks(self, connection: LabelledConnection, item: Frames, one: CapturedFrame) -> list[str]:
         found = []
         for leg, ordinal, absent in (
             ("in", one.in_ordinal, "made here"),

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgpack
 
-from natsproxy.capture.format.blocks import BODY_MAX, END, FOOTER, Kind, header
+from natsproxy.capture.format.blocks import BODY_MAX, END, FOOTER, BlockKind, header
 
 FULL: Final = BODY_MAX // 2
 """Bytes of the index of a segment that is to end."""
@@ -48,7 +48,7 @@ class Index:
         self.items += summary[4]
         self.frames += summary[5]
         if not self._beyond:
-            self._rows += b"\x93" + msgpack.packb(offset) + msgpack.packb(int(Kind.RECORDS)) + packed
+            self._rows += b"\x93" + msgpack.packb(offset) + msgpack.packb(int(BlockKind.RECORDS)) + packed
             self._beyond = len(self._rows) > BODY_MAX - _HEAD
             if self._beyond:
                 self._rows = bytearray()
@@ -59,7 +59,12 @@ class Index:
             return []
         summary = msgpack.packb([self.blocks, self.items, self.frames, self._first, self._last])
         body = [msgpack.Packer().pack_array_header(self.blocks), self._rows]
-        return [header(Kind.INDEX, 0, summary, body, sum(map(len, body))), summary, *body, footer(offset)]
+        return [
+            header(BlockKind.INDEX, 0, summary, body, sum(map(len, body))),
+            summary,
+            *body,
+            footer(offset),
+        ]
 
 
 def footer(offset: int) -> bytes:

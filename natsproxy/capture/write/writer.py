@@ -34,7 +34,7 @@ import msgpack
 
 from natsproxy import __version__
 from natsproxy.capture import names
-from natsproxy.capture.format.blocks import MAGIC, VERSION, ZSTD, Kind, Parts, header
+from natsproxy.capture.format.blocks import MAGIC, VERSION, ZSTD, BlockKind, Parts, header
 from natsproxy.capture.format.expansion import allowed, holds_more
 from natsproxy.capture.write.builder import SealedBlock
 from natsproxy.capture.write.index import Index
@@ -106,7 +106,7 @@ class _SegmentFile:
     def add(self, flags: int, summary: Sequence[Any], body: Buffer) -> None:
         """Write a records block.  Raises as `append`."""
         packed, offset = msgpack.packb(summary), self.size
-        self.append([header(Kind.RECORDS, flags, packed, [body], len(body)), packed, body])
+        self.append([header(BlockKind.RECORDS, flags, packed, [body], len(body)), packed, body])
         self.index.add(offset, packed, summary)
         if self.size - self._behind >= _BEHIND:
             self._write_behind()
@@ -336,7 +336,7 @@ def beginning(info: SegmentInfo, number: int) -> list[bytes]:
             "settings": info.settings,
         }
     )
-    return [MAGIC, header(Kind.SEGMENT, 0, b"", [body], len(body)), body]
+    return [MAGIC, header(BlockKind.SEGMENT, 0, b"", [body], len(body)), body]
 
 
 def _compressor(name: str) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from natsproxy.capture.filter.filters import NO_FILTERS, Filters
 from natsproxy.capture.filter.recording_filter import RecordingFilter, Selection
 from natsproxy.capture.filter.redact import Secrets
-from natsproxy.capture.format.records import Close, Frames, Item, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.capture.write.builder import BLOCK_SIZE, BlockBuilder
@@ -87,7 +87,7 @@ class _Merge:
         self._next: Counter[tuple[int, Direction, str]] = Counter()
         self._shift: Counter[tuple[int, Direction]] = Counter()
         self._new: dict[int, int] = {}
-        self._closes: dict[int, Close] = {}
+        self._closes: dict[int, CloseRecord] = {}
         self._secrets: defaultdict[int, Secrets] = defaultdict(Secrets)
         self._last = 0
 
@@ -132,7 +132,7 @@ class _Merge:
         if isinstance(item, Frames):
             yield from self._cut(item, steps)
             return
-        if isinstance(item, Close) and self._left[item.conn]:  # additions to this connection follow
+        if isinstance(item, CloseRecord) and self._left[item.conn]:  # additions to this connection follow
             self._closes[item.conn] = item
             return
         if isinstance(item, Preamble):
@@ -185,10 +185,10 @@ class _Merge:
             if conn not in self._new:
                 self._top += 1
                 self._new[conn] = self._top
-                yield Open(self._top, t, {"key": "new episode"})
+                yield OpenRecord(self._top, t, {"key": "new episode"})
             conn = self._new[conn]
         if not addition.data:
-            yield Close(conn, t, close_reasons.CLIENT_CLOSED, {})
+            yield CloseRecord(conn, t, close_reasons.CLIENT_CLOSED, {})
             return
         (frame,) = frames(addition.data, direction)
         in_first = self._next[conn, direction, "in_first"]

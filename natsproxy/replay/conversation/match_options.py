@@ -22,7 +22,7 @@ from typing import Any, Final
 from natsproxy.capture.filter.filters import HEADER, POINTER, SUBJECT, Filters, line, one_line, pattern
 from natsproxy.errors import ConfigError
 from natsproxy.option import FLAG, Option, ValueType, merged, options_of, same_as, setting, several
-from natsproxy.protocol.places import Path, Place, matches_any, parse_place
+from natsproxy.protocol.places import FramePlace, Path, matches_any, parse_place
 from natsproxy.protocol.subjects import matches
 
 PARTS: Final = ("subject", "headers", "body", "client", "order")
@@ -70,7 +70,7 @@ def _parts(value: Any) -> frozenset[str]:
     return parts
 
 
-def _place(value: Any) -> Place:
+def _place(value: Any) -> FramePlace:
     return parse_place(one_line(value))
 
 
@@ -100,17 +100,21 @@ class MatchOptions:
     match_headers: tuple[str, ...] = several(
         HEADER, "Compare this header, such as traceparent, which is ignored by default."
     )
-    ignore_json: tuple[Place, ...] = several(
+    ignore_json: tuple[FramePlace, ...] = several(
         POINTER, "Ignore this member of JSON payloads: it may differ, or be missing."
     )
-    like_json: tuple[Place, ...] = several(POINTER, "Compare only the form of this member of JSON payloads.")
+    like_json: tuple[FramePlace, ...] = several(
+        POINTER, "Compare only the form of this member of JSON payloads."
+    )
     like_subjects: tuple[bytes, ...] = several(
         SUBJECT, "Subjects whose tokens at * and > differ from run to run; answers get the live ones."
     )
     ignore_bodies: tuple[bytes, ...] = several(SUBJECT, "Ignore payloads on these subjects.")
     learn: bool = setting(FLAG, True, "Learn identifiers and times that differ from run to run.")
-    learn_only: tuple[Place, ...] = several(_PLACE, "Learn only at this place: /pointer, header:NAME, token.")
-    learn_not: tuple[Place, ...] = several(_PLACE, "Do not learn at this place.")
+    learn_only: tuple[FramePlace, ...] = several(
+        _PLACE, "Learn only at this place: /pointer, header:NAME, token."
+    )
+    learn_not: tuple[FramePlace, ...] = several(_PLACE, "Do not learn at this place.")
     allow_repeats: bool = setting(
         FLAG, True, "Repeat the last answer to a request that changes nothing: an empty pull, INFO, a get."
     )
@@ -118,7 +122,7 @@ class MatchOptions:
         SUBJECT, "Subjects whose messages may come more or less often than recorded."
     )
     filter_headers: tuple[str, ...] = same_as(Filters, "headers")
-    filter_json: tuple[Place, ...] = same_as(Filters, "json")
+    filter_json: tuple[FramePlace, ...] = same_as(Filters, "json")
     filter_bodies: tuple[bytes, ...] = same_as(Filters, "bodies")
     filter_subjects: tuple[bytes, ...] = same_as(Filters, "subjects")
     bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
@@ -164,7 +168,7 @@ class MatchOptions:
     def learns(self, subject: bytes, *, path: Path | None = None, header: bytes | None = None) -> bool:
         """Tell whether a value is learned: at a path of JSON, of a header, or in the tokens of `subject`."""
 
-        def at(places: tuple[Place, ...]) -> bool:
+        def at(places: tuple[FramePlace, ...]) -> bool:
             return any(_is_at(place, path, header) and place.on(subject) for place in places)
 
         if not (self.learn_only or self.learn_not):
@@ -194,7 +198,7 @@ def _is_on(patterns: tuple[bytes, ...], subject: bytes) -> bool:
     return any(matches(pattern, subject) for pattern in patterns)
 
 
-def _is_at(place: Place, path: Path | None, header: bytes | None) -> bool:
+def _is_at(place: FramePlace, path: Path | None, header: bytes | None) -> bool:
     if path is not None:
         return place.covers(path)
     if header is not None:

@@ -22,7 +22,7 @@ from natsproxy.capture.format import records
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Flags
 from natsproxy.capture.read.reader import CaptureReader, open_capture
-from natsproxy.capture.read.runs import Run
+from natsproxy.capture.read.runs import CaptureRun
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ConfigError, ProtocolError
 from natsproxy.replay.conversation.match_options import Given, read
@@ -130,10 +130,10 @@ def scan(
                 cuts, count = cut(conn, item, seq, t)
                 found += cuts
                 seq += count
-        elif isinstance(item, records.Open):
+        elif isinstance(item, records.OpenRecord):
             seen[run].add(conn)
             found.append(Began(conn, t))
-        elif isinstance(item, records.Close):
+        elif isinstance(item, records.CloseRecord):
             seen[run].discard(conn)
             found.append(Ended(conn, t, item.cause))
         # Each segment of a capture repeats the preambles of open connections: only the first is news.
@@ -155,7 +155,7 @@ def _items(reader: CaptureReader) -> Iterator[tuple[BlockRef, records.Item, bool
     if len(reader.runs) == 1:
         return ((ref, item, False) for ref, item in reader.items())
 
-    def of_run(run: Run) -> Iterator[tuple[BlockRef, records.Item, bool]]:
+    def of_run(run: CaptureRun) -> Iterator[tuple[BlockRef, records.Item, bool]]:
         held: tuple[BlockRef, records.Item] | None = None
         for following in reader.items_of(run):
             if held is not None:

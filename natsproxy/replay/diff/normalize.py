@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import errors, headers
 from natsproxy.protocol.identifiers import EXTENDED
-from natsproxy.protocol.places import Path, Place, matches_any
+from natsproxy.protocol.places import FramePlace, Path, matches_any
 from natsproxy.protocol.subjects import matches
 from natsproxy.protocol.template import template
 from natsproxy.wire.frames import Frame
@@ -79,7 +79,7 @@ COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
 class Ignore:
     """Parts of frames to leave out: members of JSON, headers (globs of names), subject patterns."""
 
-    json: tuple[Place, ...] = ()
+    json: tuple[FramePlace, ...] = ()
     headers: tuple[str, ...] = ()
     subjects: tuple[bytes, ...] = ()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from natsproxy.bounded import BoundedDict
-from natsproxy.capture.format.records import Gap
+from natsproxy.capture.format.records import GapRecord
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.replay.conversation.steps import PUBLISHES, Step, walk
 from natsproxy.replay.diff.normalize import Ignore, NormalizedFrame, normalize, server_chosen_name
@@ -47,7 +47,7 @@ class NormalizedConversation:
     def __iter__(self) -> Iterator[NormalizedStep]:
         """Yield the frames that are compared.  Raises CaptureError where it cannot be read."""
         for _, item, found in walk(self._path):
-            self.gaps += isinstance(item, Gap)
+            self.gaps += isinstance(item, GapRecord)
             for event in found:
                 if isinstance(event, Step):
                     # Before the frame is normalized: it names the consumer itself.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.protocol.permissions import Entry, Permissions
+from natsproxy.protocol.permissions import PermissionEntry, Permissions
 from natsproxy.rules.kinds.permissions import SUBS, PermissionMap
 from natsproxy.rules.model.roles import MSGS, PUBS
 from natsproxy.rules.model.rule import Action, Kind
@@ -25,7 +25,7 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
         raise ValueError("unless has no meaning for a denial: use a permission map with allow and deny")
     if selector.ops & ~(PUBS | SUBS | MSGS) or not selector.ops & (PUBS | SUBS):
         raise ValueError("op must be PUB, HPUB or SUB: other frames are not denied")
-    entries = tuple(Entry(pattern) for pattern in selector.subjects)
+    entries = tuple(PermissionEntry(pattern) for pattern in selector.subjects)
     publish = entries if selector.ops & PUBS else ()
     subscribe = entries if selector.ops & SUBS else ()
     return PermissionMap(Permissions(publish_deny=publish, subscribe_deny=subscribe))

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from natsproxy.capture.format.records import Item
+from natsproxy.capture.format.records import NAMES, Item
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError, MissingCapture
 from natsproxy.spark.schema import ITEMS
@@ -171,7 +171,7 @@ def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:
         ref.block.offset,
         ref.wall(item.t),
         conn,
-        type(item).__name__.lower(),
+        NAMES[type(item)],
         text,
     )
 

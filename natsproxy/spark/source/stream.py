@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from natsproxy.capture.format.blocks import Kind
+from natsproxy.capture.format.blocks import BlockKind
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.errors import CaptureError, MissingCapture, TruncatedCapture
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
@@ -212,7 +212,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             last = None
             for found in indexed if indexed is not None else walk(file, max(byte, START), over=over):
                 block = _block_end(recorder, number, file, found)
-                over = over or (isinstance(found, FoundBlock) and found.block.kind == Kind.INDEX)
+                over = over or (isinstance(found, FoundBlock) and found.block.kind == BlockKind.INDEX)
                 if block is not None:
                     if last is not None:
                         yield last

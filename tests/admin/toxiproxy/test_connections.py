@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from natsproxy.admin.toxiproxy.stages import STAGES
-from natsproxy.admin.toxiproxy.toxic_leg import Flow, Traffic
+from natsproxy.admin.toxiproxy.toxic_leg import Flow, ToxicTraffic
 from natsproxy.net.leg import Leg
 from tests.admin.toxiproxy.kit import Toxi
 
@@ -333,7 +333,7 @@ async def test_pieces_are_written_one_by_one() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         leg = Writes(ours)
-        flow = Flow(leg, Traffic(), lambda _: None)
+        flow = Flow(leg, ToxicTraffic(), lambda _: None)
         attributes = {"average_size": 2, "size_variation": 0, "delay": 0}
         flow.chain.add("cut", STAGES["slicer"](attributes, Random(1), 0))
         flow.put(b"abcdefgh")

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.admin.toxiproxy.stages import END, STAGES, Chain, Chunk, ResetPeer, Stage
+from natsproxy.admin.toxiproxy.stages import END, STAGES, Chunk, ResetPeerStage, ToxicChain, ToxicStage
 
 MS = 1_000_000
 
 
-def stage(kind: str, now: int = 0, **attributes: int) -> Stage:
+def stage(kind: str, now: int = 0, **attributes: int) -> ToxicStage:
     made = STAGES[kind]
     return made({**dict.fromkeys(made.ATTRIBUTES, 0), **attributes}, Random(1), now)
 
 
-def chain(**stages: Stage) -> Chain:
-    made = Chain()
+def chain(**stages: ToxicStage) -> ToxicChain:
+    made = ToxicChain()
     for name, one in stages.items():
         made.add(name, one)
     return made
@@ -146,7 +146,7 @@ def test_timeout_zero_never_closes() -> None:
 @pytest.mark.parametrize("fresh", [True, False])
 def test_reset_peer_waits_for_bytes(fresh: bool) -> None:
     made = stage("reset_peer", timeout=100)
-    assert isinstance(made, ResetPeer)
+    assert isinstance(made, ResetPeerStage)
     made.fresh = fresh
     line = chain(rst=made)
     assert line.step(1000 * MS) == []
@@ -245,7 +245,7 @@ KEEPING = ("latency", "bandwidth", "slow_close", "slicer", "noop")
 @given(st.data())
 def test_nothing_is_lost_or_reordered(data: st.DataObject) -> None:
     """Whatever is added, changed, and removed meanwhile."""
-    line, names, now, sent, got = Chain(), iter(range(1000)), 0, b"", b""
+    line, names, now, sent, got = ToxicChain(), iter(range(1000)), 0, b"", b""
     live: list[tuple[str, str]] = []
     for step in range(data.draw(st.integers(1, 25))):
         now += data.draw(st.integers(0, 300)) * MS

@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 from natsproxy.capture.columns.table import FIELDS
 from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.capture.format.records import (
-    Close,
-    Firing,
+    CloseRecord,
+    FiringRecord,
     Flags,
     Frames,
-    Gap,
+    GapRecord,
     Item,
     Note,
-    Opaque,
-    Open,
+    OpaqueRecord,
+    OpenRecord,
     Preamble,
 )
 from natsproxy.capture.read.frames import Query, read_frames
@@ -134,12 +134,12 @@ def generated(seed: int, count: int = 60) -> list[Item]:
         items.append(Frames(conn, way, data, frames, 0, *legs, cause, int(flags), extra))
         items += rng.choices(
             [
-                Open(1, t, {"client": "a"}),
-                Close(1, t, "end", {}),
-                Firing(1, t, {}),
-                Gap(None, t, {"t0": 1.5}),
+                OpenRecord(1, t, {"client": "a"}),
+                CloseRecord(1, t, "end", {}),
+                FiringRecord(1, t, {}),
+                GapRecord(None, t, {"t0": 1.5}),
                 Preamble(1, t, {"subs": [[1, None]]}),
-                Opaque(1, S2C, t, 9),
+                OpaqueRecord(1, S2C, t, 9),
                 Note(t, {}),
             ],
             k=rng.randint(0, 1),

@@ -18,7 +18,16 @@ from natsproxy.capture.export import pcapng as module
 from natsproxy.capture.export.pcapng import Leg, pcapng
 from natsproxy.capture.export.tcp import SEGMENT
 from natsproxy.capture.format.connection import ConnectionChoice
-from natsproxy.capture.format.records import Close, Flags, Frames, Gap, Item, Opaque, Open, Preamble
+from natsproxy.capture.format.records import (
+    CloseRecord,
+    Flags,
+    Frames,
+    GapRecord,
+    Item,
+    OpaqueRecord,
+    OpenRecord,
+    Preamble,
+)
 from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.wire.ops import C2S, S2C, Op, op_mask
@@ -26,7 +35,7 @@ from tests.kit.captures import MONO, WALL, legs, write
 
 GOLDEN = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
 FIN, SYN, RST, PUSH, ACK = 1, 2, 4, 8, 16
-OPEN = Open(1, MONO, {"client": "10.0.0.7:50123", "upstream": "10.0.0.1:4222"})
+OPEN = OpenRecord(1, MONO, {"client": "10.0.0.7:50123", "upstream": "10.0.0.1:4222"})
 LEGS: dict[Leg, tuple[str, str]] = {
     "client": ("client->proxy", "proxy->client"),
     "server": ("proxy->server", "server->proxy"),
@@ -181,7 +190,7 @@ def conversation(seed: int) -> list[Item]:
         came[way] += fate != "make"
         sent[way] += fate in ("pass", "change", "make")
     items += [record for _, record in held]
-    items.append(Close(1, MONO + 1_000_000, "client-closed", {}))
+    items.append(CloseRecord(1, MONO + 1_000_000, "client-closed", {}))
     return items
 
 
@@ -190,7 +199,7 @@ def conversation(seed: int) -> list[Item]:
 def test_golden_captures_have_the_bytes_of_their_leg(path: Path, leg: Leg) -> None:
     """Whole and in order, each connection with its handshake."""
     reader = open_capture(path)
-    conns = sorted({item.conn for _, item in reader.items() if isinstance(item, Open)})
+    conns = sorted({item.conn for _, item in reader.items() if isinstance(item, OpenRecord)})
     expected = [tuple(legs(reader, conn)[tap] for tap in LEGS[leg]) for conn in conns]
     found = packets(path, leg=leg)
     assert streams(found) == expected
@@ -240,7 +249,7 @@ def test_addresses_are_those_of_client_and_upstream(
     tmp_path: Path, client: str, server: str, one: tuple[str, int], other: tuple[str, int]
 ) -> None:
     """Of one family; what is not known is out of ranges that are nobody's."""
-    items: list[Item] = [Open(1, MONO, {"client": client, "upstream": server}), frame(b"PING\r\n")]
+    items: list[Item] = [OpenRecord(1, MONO, {"client": client, "upstream": server}), frame(b"PING\r\n")]
     syn, synack, ack, ping = packets(write(tmp_path / "a.ncap", items))
     assert (syn.source, syn.target, synack.source, synack.target) == (one, other, other, one)
     assert [packet.flags for packet in (syn, synack, ack, ping)] == [SYN, SYN | ACK, ACK, PUSH | ACK]
@@ -276,7 +285,7 @@ def test_large_frames_and_long_streams(tmp_path: Path) -> None:
 )
 def test_connections_end_as_they_did(tmp_path: Path, cause: str, flags: list[tuple[bool, int]]) -> None:
     """By FIN from the side that ended it, or by RST; the cause is a comment."""
-    items: list[Item] = [OPEN, frame(b"PING\r\n"), Close(1, MONO + 9, cause, {"detail": "why"})]
+    items: list[Item] = [OPEN, frame(b"PING\r\n"), CloseRecord(1, MONO + 9, cause, {"detail": "why"})]
     found = packets(write(tmp_path / "a.ncap", items))
     assert [(one.source[1] == 50123, one.flags) for one in found[4:]] == flags
     assert found[4].comment == f"{cause}: why"
@@ -291,8 +300,8 @@ def test_connections_end_as_they_did(tmp_path: Path, cause: str, flags: list[tup
         (frame(b"HPUB a 12 14\r\nNATS", flags=Flags.PAYLOAD), b"HPUB a 12 14\r\nNATS", 12),
         (frame(b"PUB a 9\r\nab", flags=Flags.CUT), b"PUB a 9\r\nab", 0),
         (frame(b"PUB a 9\r\nab", flags=Flags.TRUNCATED, extra={"size": "much"}), b"PUB a 9\r\nab", 0),
-        (Opaque(1, C2S, MONO, 77), b"", 77),
-        (Opaque(1, C2S, MONO, -5), b"", 0),
+        (OpaqueRecord(1, C2S, MONO, 77), b"", 77),
+        (OpaqueRecord(1, C2S, MONO, -5), b"", 0),
     ],
 )
 def test_bytes_that_were_not_kept_are_counted(tmp_path: Path, item: Item, here: bytes, hidden: int) -> None:
@@ -307,7 +316,9 @@ def test_bytes_that_were_not_kept_are_counted(tmp_path: Path, item: Item, here: 
 @pytest.mark.parametrize("length", [SEGMENT + 1, 1 << 40, (1 << 64) - 1])
 def test_a_hole_takes_one_packet(tmp_path: Path, length: int) -> None:
     """Whatever a capture claims."""
-    found = packets(write(tmp_path / "a.ncap", [OPEN, Opaque(1, C2S, MONO, length), frame(b"PING\r\n", 5)]))
+    found = packets(
+        write(tmp_path / "a.ncap", [OPEN, OpaqueRecord(1, C2S, MONO, length), frame(b"PING\r\n", 5)])
+    )
     first, ping = found[3], found[-1]
     assert first.hidden == SEGMENT
     assert ping.seq == (first.seq + length) & 0xFFFFFFFF
@@ -316,14 +327,14 @@ def test_a_hole_takes_one_packet(tmp_path: Path, length: int) -> None:
 def test_hostile_items_are_packets_or_nothing(tmp_path: Path) -> None:
     """Texts without end, ids and times beyond all columns."""
     items: list[Item] = [
-        Open(-(1 << 60), MONO, {"client": "x" * 100_000, "upstream": 7}),
+        OpenRecord(-(1 << 60), MONO, {"client": "x" * 100_000, "upstream": 7}),
         frame(b"PING\r\n", conn=-(1 << 60), cause="\u00fc" * 200_000),
         Preamble(2, MONO, {"open": "nothing"}),
         frame(b"PING\r\n", 1 << 61, conn=2),
         frame(b"PING\r\n", -(1 << 62), conn=3),
-        Gap(None, MONO, {"reason": "y" * 100_000}),
+        GapRecord(None, MONO, {"reason": "y" * 100_000}),
         frame(b"PING\r\n", 3, conn=1 << 60),
-        Close(99, MONO, "client-closed", {}),
+        CloseRecord(99, MONO, "client-closed", {}),
     ]
     found = packets(write(tmp_path / "a.ncap", items))
     assert streams(found) == [(b"PING\r\n", b"")] * 4
@@ -353,14 +364,14 @@ def test_recorders_do_not_share_connections(tmp_path: Path) -> None:
 
 def test_a_gap_is_a_comment_on_the_next_packet(tmp_path: Path) -> None:
     """With how much was lost."""
-    gap = Gap(None, MONO, {"frames": 7, "reason": "the disk did not keep up"})
+    gap = GapRecord(None, MONO, {"frames": 7, "reason": "the disk did not keep up"})
     found = packets(write(tmp_path / "a.ncap", [OPEN, gap, frame(b"PING\r\n")]))
     assert found[3].comment == "7 frames were not recorded: the disk did not keep up"
 
 
 def test_queries(tmp_path: Path) -> None:
     """By connection, subject, op, direction and time; who said nothing that is asked for is not there."""
-    other = Open(2, MONO + 1, {"client": "10.0.0.8:5", "upstream": "10.0.0.1:4222"})
+    other = OpenRecord(2, MONO + 1, {"client": "10.0.0.8:5", "upstream": "10.0.0.1:4222"})
     items: list[Item] = [
         OPEN,
         other,
@@ -368,8 +379,8 @@ def test_queries(tmp_path: Path) -> None:
         frame(b"PUB b 0\r\n\r\n", 20),
         frame(b"PING\r\n", 30, 2),
         frame(b"-ERR x\r\n", 35, direction=S2C),
-        Close(1, MONO + 40, "client-closed", {}),
-        Opaque(2, S2C, MONO + 50, 4),
+        CloseRecord(1, MONO + 40, "client-closed", {}),
+        OpaqueRecord(2, S2C, MONO + 50, 4),
     ]
     path = write(tmp_path / "a.ncap", items)
 
@@ -404,10 +415,10 @@ def exported(tmp_path: Path) -> Path:
     items = conversation(5)
     six = {"client": "[2001:db8::7]:50123", "upstream": "[2001:db8::1]:4222"}
     big = b"PUB a %d\r\n%s\r\n" % (5 * SEGMENT, random.Random(1).randbytes(5 * SEGMENT))
-    items += [Open(2, MONO + 2_000_000, six), *[frame(big, 3_000_000 + n, 2) for n in range(4)]]
-    items.append(Close(2, MONO + 4_000_000, "client-lost", {}))
+    items += [OpenRecord(2, MONO + 2_000_000, six), *[frame(big, 3_000_000 + n, 2) for n in range(4)]]
+    items.append(CloseRecord(2, MONO + 4_000_000, "client-lost", {}))
     reused = OPEN._replace(conn=3, t=MONO + 5_000_000)
-    items += [reused, frame(b"PING\r\n", 5_000_001, 3), Close(3, MONO + 5_000_002, "drained", {})]
+    items += [reused, frame(b"PING\r\n", 5_000_001, 3), CloseRecord(3, MONO + 5_000_002, "drained", {})]
     path = write(tmp_path / "a.ncap", items)
     with (tmp_path / "a.pcapng").open("wb") as out:
         pcapng(open_capture(path), out, Query())

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
-from natsproxy.capture.format.records import Flags, Frames, Item, Open, Preamble
+from natsproxy.capture.format.records import Flags, Frames, Item, OpenRecord, Preamble
 from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import C2S, Direction
 from natsproxy.wire.parse import frames
@@ -71,9 +71,11 @@ def test_a_connection_selection(pattern: str, wanted: bool) -> None:
     """By name, user or address; opens and greetings of the others stay."""
     recording = RecordingFilter(Selection(connections=(pattern,)))
     hello = run(1, C2S, b'CONNECT {"name":"billing","user":"alice"}\r\n')
-    kept = kept_items(recording, Open(1, 1, {"client": "10.0.0.9:5"}), hello, run(1, C2S, PUB_A, first=1))
+    kept = kept_items(
+        recording, OpenRecord(1, 1, {"client": "10.0.0.9:5"}), hello, run(1, C2S, PUB_A, first=1)
+    )
     assert datas(kept) == [bytes(hello.data), *([PUB_A] if wanted else [])]
-    assert isinstance(kept[0], Open)
+    assert isinstance(kept[0], OpenRecord)
 
 
 def test_a_preamble_tells_who_a_connection_is() -> None:

@@ -16,7 +16,7 @@ from natsproxy.capture.filter.filters import Filters
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.filter.redact import Secrets
 from natsproxy.capture.filter.scrub import Scrubber
-from natsproxy.capture.format.records import Close, Firing, Flags, Frames, Item, Preamble, decode
+from natsproxy.capture.format.records import CloseRecord, FiringRecord, Flags, Frames, Item, Preamble, decode
 from natsproxy.capture.write import _builder_py
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.protocol.places import parse_pointer
@@ -231,11 +231,15 @@ def test_a_policy_acts_on_what_is_left() -> None:
 
 
 def test_events_and_preambles_lose_secret_tokens() -> None:
-    firing = Firing(1, 1, {"rule": "r", "subject": "vault.k", "detail": "denied 'customers.bob.orders'"})
-    close = Close(1, 1, "x", {"detail": 'no "vault.k"', "c2s_bytes": 5})
+    firing = FiringRecord(
+        1, 1, {"rule": "r", "subject": "vault.k", "detail": "denied 'customers.bob.orders'"}
+    )
+    close = CloseRecord(1, 1, "x", {"detail": 'no "vault.k"', "c2s_bytes": 5})
     preamble = Preamble(1, 1, {"connect": b"", "subs": [[b"1", b"vault.k", b"", 0, 0]], "ordinals": {}})
     found = [
-        item.info for item in kept(firing, close, preamble) if isinstance(item, Firing | Close | Preamble)
+        item.info
+        for item in kept(firing, close, preamble)
+        if isinstance(item, FiringRecord | CloseRecord | Preamble)
     ]
     assert found[0]["subject"] == "vault.[filtered]"
     assert found[0]["detail"] == "denied 'customers.[filtered].orders'"

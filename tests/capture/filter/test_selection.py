@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
-from natsproxy.capture.format.records import Flags, Frames, Item, Open, decode
+from natsproxy.capture.format.records import Flags, Frames, Item, OpenRecord, decode
 from natsproxy.capture.write import _builder_py
 from natsproxy.capture.write.builder import COMPILED, BlockBuilder, SealedBlock
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -147,7 +147,7 @@ def test_both_filters_keep_the_same_of_very_many(selection: Selection, given: li
 
 def compare(selection: Selection, given: list[Frames]) -> None:
     """Write records with both filters; the blocks must be alike."""
-    opens: list[Item] = [Open(conn, T, {"client": "x"}) for conn in (1, 2)]
+    opens: list[Item] = [OpenRecord(conn, T, {"client": "x"}) for conn in (1, 2)]
     native = written(BlockBuilder(RecordingFilter(selection)), [*opens, *given])
     pure = written(_builder_py.BlockBuilder(RecordingFilter(selection)), [*opens, *given])
     assert joined(native) == joined(pure)

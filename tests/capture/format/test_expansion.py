@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.capture.columns import arrow
-from natsproxy.capture.format.blocks import ZSTD, Kind, header
+from natsproxy.capture.format.blocks import ZSTD, BlockKind, header
 from natsproxy.capture.format.expansion import FREE, allowed, holds_more
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
@@ -41,7 +41,7 @@ def bomb(path: Path, body: bytes, items: int, frames: int, blocks: int = 1) -> P
     packed = msgpack.packb(summary)
     for _ in range(blocks):
         index.add(len(out), packed, summary)
-        out += header(Kind.RECORDS, ZSTD, packed, [stored], len(stored)) + packed + stored
+        out += header(BlockKind.RECORDS, ZSTD, packed, [stored], len(stored)) + packed + stored
     path.write_bytes(out + b"".join(map(bytes, index.ending(len(out)))))
     assert path.stat().st_size < 40_000
     return path

@@ -56,7 +56,7 @@ def test_header_and_footer_have_the_documented_layout() -> None:
 
 def test_block_kinds_summary_and_ops_are_the_code_s() -> None:
     assert [(int(row[0]), row[1]) for row in table("block kind")] == [
-        (kind, kind.name) for kind in blocks.Kind
+        (kind, kind.name) for kind in blocks.BlockKind
     ]
     assert [row[1] for row in table("index")] == list(blocks.Summary._fields)
     assert [(int(row[0]), row[1]) for row in table("bit of `ops`")] == [(op.value, op.label) for op in Op]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from natsproxy.capture.format.connection import ConnectionChoice
-from natsproxy.capture.format.records import Close, Item, Preamble
+from natsproxy.capture.format.records import CloseRecord, Item, Preamble
 from natsproxy.capture.listing.choice import Choice, listed, listed_frames
 from natsproxy.capture.listing.listing import Event, Listed
 from natsproxy.capture.listing.row import iso, json_line
@@ -40,7 +40,7 @@ def items() -> list[Item]:
     scribe.frame(8, 1, S2C, b'MSG i.2 1 22\r\n{"stream":"S","seq":7}\r\n')
     scribe.frame(9, 2, C2S, HEADED % b"a.b")
     scribe.frame(10, 2, S2C, b'INFO {"server_id":"S","ldm":true} \r\n')
-    scribe.items.append(Close(1, MONO + 11, "client-closed", {}))
+    scribe.items.append(CloseRecord(1, MONO + 11, "client-closed", {}))
     scribe.frame(12, 1, C2S, b"PUB later 0\r\n\r\n")
     return scribe.items
 

@@ -9,7 +9,7 @@ from weakref import WeakSet
 import pytest
 
 from natsproxy.capture.filter.redact import Secrets
-from natsproxy.capture.format.records import Close, Open
+from natsproxy.capture.format.records import CloseRecord, OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.text import compiled
 from natsproxy.capture.text.writer import write_text
@@ -21,10 +21,10 @@ def test_a_connection_that_ended_is_forgotten(tmp_path: Path, monkeypatch: pytes
     """Where nothing that it has learned could be needed again."""
     scribe = Scribe()
     for conn in range(50):
-        scribe.items.append(Open(conn, MONO, {}))
+        scribe.items.append(OpenRecord(conn, MONO, {}))
         secret = b"PUB $SYS.REQ.USER.AUTH _INBOX.1 1\r\nx\r\n" if conn in (3, 4) else b"PUB a 1\r\nx\r\n"
         scribe.frame(0, conn, C2S, secret)
-        scribe.items.append(Close(conn, MONO, "", {}))
+        scribe.items.append(CloseRecord(conn, MONO, "", {}))
     text, alive, most = io.BytesIO(), WeakSet[Secrets](), 0
 
     class Seen(Secrets):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.capture.format.records import KINDS, Flags, Frames, Item, Open, Preamble
+from natsproxy.capture.format.records import KINDS, CloseRecord, Flags, Frames, Item, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.text.compiled import compile_text
 from natsproxy.capture.text.parser import TextParser
@@ -228,14 +228,14 @@ def test_a_text_that_was_edited_is_read_anew(tmp_path: Path) -> None:
 
 def test_the_example_of_the_page_is_a_text() -> None:
     (example,) = re.findall(r"```\n(natsproxy text.*?)```", PAGE, re.DOTALL)
-    assert [type(item).__name__ for item in items(example)] == [
-        "Open",
-        "Frames",
-        "Frames",
-        "Frames",
-        "Frames",
-        "Frames",
-        "Close",
+    assert [type(item) for item in items(example)] == [
+        OpenRecord,
+        Frames,
+        Frames,
+        Frames,
+        Frames,
+        Frames,
+        CloseRecord,
     ]
     assert (
         b'HPUB quotes.new 26 55\r\nNATS/1.0\r\nTrace-Id: 17\r\n\r\n{"name":"acme","price":42.50}\r\n'
@@ -248,5 +248,5 @@ def test_the_page_names_all_statements_and_flags() -> None:
     statements = re.findall(r"(?m)^\| `([^`]+)`", PAGE.split("## Frames")[0])
     assert set(VERBS.values()) <= {word for line in statements for word in line.split()}
     assert set(VERBS) == set(KINDS) - {Frames} - {type(items(HEAD + "a > opaque 1\n")[-1])}
-    assert {Open, Preamble} < set(VERBS)
+    assert {OpenRecord, Preamble} < set(VERBS)
     assert Flags.__members__.keys() >= set(re.findall(r"\b(?:CUT|REDACTED)\b", PAGE))

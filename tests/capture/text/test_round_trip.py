@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.capture.format.records import Frames, Item, Note, Open
+from natsproxy.capture.format.records import Frames, Item, Note, OpenRecord
 from natsproxy.capture.read.frames import Query, frames_of
 from natsproxy.capture.read.reader import CaptureReader, open_capture
 from natsproxy.capture.read.segment import BlockRef
@@ -135,7 +135,7 @@ def test_any_message_comes_back(data: st.DataObject) -> None:
 
 @given(st.dictionaries(st.text('ab$é:" \n', max_size=4), values, max_size=3))
 def test_any_facts_come_back(info: dict[str, Any]) -> None:
-    back_and_forth([Open(1, MONO, info), Note(MONO + 5, info)])
+    back_and_forth([OpenRecord(1, MONO, info), Note(MONO + 5, info)])
 
 
 def back_and_forth(items: list[Item]) -> None:

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from natsproxy.capture.format.blocks import summary_of, unpack
 from natsproxy.capture.format.records import (
-    Close,
+    CloseRecord,
     Flags,
     Frames,
-    Gap,
+    GapRecord,
     Item,
     Note,
-    Opaque,
-    Open,
+    OpaqueRecord,
+    OpenRecord,
     Preamble,
     decode,
 )
@@ -89,11 +89,11 @@ touched = st.builds(
 items = st.one_of(
     untouched,
     touched,
-    st.builds(Open, conns, times, infos),
-    st.builds(Close, conns, times, st.text(max_size=9), infos),
-    st.builds(Gap, st.none() | conns, times, infos),
+    st.builds(OpenRecord, conns, times, infos),
+    st.builds(CloseRecord, conns, times, st.text(max_size=9), infos),
+    st.builds(GapRecord, st.none() | conns, times, infos),
     st.builds(Preamble, conns, times, infos),
-    st.builds(Opaque, conns, st.sampled_from(Direction), times, numbers),
+    st.builds(OpaqueRecord, conns, st.sampled_from(Direction), times, numbers),
     st.builds(Note, times, infos),
 )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from natsproxy.capture.format import blocks
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.recover import recover, verify
 from natsproxy.capture.write import index
@@ -24,7 +24,7 @@ def block(number: int) -> SealedBlock:
     builder = BlockBuilder()
     builder.begin(MONO + number, WALL + number)
     for conn in range(CONNS):
-        builder.add(Open(1000 * conn, MONO + number, {}))
+        builder.add(OpenRecord(1000 * conn, MONO + number, {}))
     return builder.seal()
 
 
@@ -62,7 +62,7 @@ def test_beyond_its_limit_a_capture_has_no_index_and_can_be_read(
     for number in range(200):
         made.write(block(number))
     made.close()
-    items = sum(isinstance(item, Open) for _, item in open_capture(path).items())
+    items = sum(isinstance(item, OpenRecord) for _, item in open_capture(path).items())
     assert items == verify(path).items == 200 * CONNS
     assert recover(path, tmp_path / "y.ncap").blocks == 200
     assert (tmp_path / "y.ncap").read_bytes() == path.read_bytes()

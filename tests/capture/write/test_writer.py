@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.capture.format.records import Note, Open
+from natsproxy.capture.format.records import Note, OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write.builder import BlockBuilder, SealedBlock
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
@@ -28,7 +28,7 @@ def block(number: int) -> SealedBlock:
     """Return a block of one item."""
     builder = BlockBuilder()
     builder.begin(MONO, WALL)
-    builder.add(Open(number, MONO, {}))
+    builder.add(OpenRecord(number, MONO, {}))
     return builder.seal()
 
 
@@ -44,7 +44,7 @@ def conns(path: Path) -> list[int]:
     """Return the connections that were opened in a capture, which must be whole."""
     reader = open_capture(path)
     assert reader.tail() is None
-    return [item.conn for _, item in reader.items() if isinstance(item, Open)]
+    return [item.conn for _, item in reader.items() if isinstance(item, OpenRecord)]
 
 
 def test_a_full_disk_is_tried_again(tmp_path: Path, disk: Disk) -> None:
@@ -148,7 +148,7 @@ def test_what_is_written_leaves_the_page_cache(
     for number in range(40):
         builder = BlockBuilder()
         builder.begin(MONO, WALL)
-        builder.add(Open(number, MONO, {}))
+        builder.add(OpenRecord(number, MONO, {}))
         builder.add(Note(MONO, {"padding": bytes(3 << 20)}))
         writer.write(builder.seal())
     begins, ends = zip(*advised, strict=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natsproxy.capture.format.records import Close, Frames, Open
+from natsproxy.capture.format.records import CloseRecord, Frames, OpenRecord
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.write import _builder_py
@@ -73,7 +73,7 @@ def test_the_end_of_a_connection_comes_behind_its_additions(tmp_path: Path) -> N
     path = write(tmp_path / "x.ncap", [*CONVERSATION, *hello(2, "b")])
     merge(path, [Addition(1, C2S, b"PUB late 0\r\n\r\n", 11, 1)])
     items = [item for _, item in open_capture(path).items() if getattr(item, "conn", 0) == 1]
-    assert isinstance(items[-1], Close)
+    assert isinstance(items[-1], CloseRecord)
     assert isinstance(items[-2], Frames)
     assert items[-2].data == b"PUB late 0\r\n\r\n"
 
@@ -90,7 +90,7 @@ def test_a_new_client_becomes_a_connection_without_secrets(tmp_path: Path) -> No
         ],
     )
     items = [item for _, item in open_capture(path).items() if getattr(item, "conn", 0) == 2]
-    assert [type(item) for item in items] == [Open, Frames, Frames, Close]
+    assert [type(item) for item in items] == [OpenRecord, Frames, Frames, CloseRecord]
     assert b"hidden" not in path.read_bytes()
 
 
@@ -100,7 +100,7 @@ def test_times_that_no_clock_shows_are_an_error(tmp_path: Path) -> None:
     writer, builder = CaptureWriter(path, SegmentInfo(b"r" * 16, bytes(16), 0, 0)), _builder_py.BlockBuilder()
     writer.open_segment()
     builder.begin((1 << 64) - 1, 0)
-    builder.add(Open(1, 1 << 64, {}))
+    builder.add(OpenRecord(1, 1 << 64, {}))
     writer.write(builder.seal())
     writer.close()
     before = path.read_bytes()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.capture.format.records import Close, Flags, Frames, Item, Open, Preamble
+from natsproxy.capture.format.records import CloseRecord, Flags, Frames, Item, OpenRecord, Preamble
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
 from natsproxy.errors import CaptureError
@@ -96,7 +96,7 @@ def test_a_preamble_that_holds_nonsense_is_reported(tmp_path: Path) -> None:
 def test_memory_does_not_grow_with_the_connections_of_a_capture(tmp_path: Path) -> None:
     items: list[Item] = []
     for conn in range(5_000):
-        items += [Open(1 << 40 | conn, MONO, {}), Close(1 << 40 | conn, MONO, "", {})]
+        items += [OpenRecord(1 << 40 | conn, MONO, {}), CloseRecord(1 << 40 | conn, MONO, "", {})]
     path = captures.write(tmp_path / "x.ncap", items, per_block=100)
     del items
     found = events(path)

@@ -23,7 +23,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from natsproxy.capture.format.records import Gap, Open
+from natsproxy.capture.format.records import GapRecord, OpenRecord
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
@@ -54,12 +54,12 @@ MS, DAY = 1_000_000, 86_400_000_000_000
 def conversation(path: Path, requests: int, *, since: int = 0) -> Path:
     """Write a capture of answered requests, from some time (ns) on."""
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO + since, {"client": "10.0.0.1:1"}))
+    scribe.items.append(OpenRecord(1, MONO + since, {"client": "10.0.0.1:1"}))
     for n in range(requests):
         t = since + n * 10 * MS
         scribe.frame(t, 1, C2S, b"PUB svc.%d _INBOX.x.%d 1\r\nq\r\n" % (n, n))
         scribe.frame(t + 2 * MS, 1, S2C, b"MSG _INBOX.x.%d 9 1\r\na\r\n" % n)
-    scribe.items.append(Gap(None, MONO + since, {"reason": "the disk", "frames": 3, "bytes": 99}))
+    scribe.items.append(GapRecord(None, MONO + since, {"reason": "the disk", "frames": 3, "bytes": 99}))
     return write(path, scribe.items, per_block=7)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from natsproxy.capture.format.records import Close, Firing, Frames, Gap, Open
+from natsproxy.capture.format.records import CloseRecord, FiringRecord, Frames, GapRecord, OpenRecord
 from natsproxy.wire.ops import C2S, S2C, Op
 from tests.kit.captures import MONO, Scribe, write
 
@@ -36,7 +36,7 @@ class Conversation(Scribe):
     def greet(self) -> None:
         """Three clients connect."""
         for conn, name in ((CLIENT, "client"), (SERVICE, "service"), (VICTIM, EVIL)):
-            self.items.append(Open(conn, MONO, {"client": f"10.0.0.{conn}:1"}))
+            self.items.append(OpenRecord(conn, MONO, {"client": f"10.0.0.{conn}:1"}))
             self.frame(0, conn, C2S, b'CONNECT {"name":"%s","lang":"go","version":"1"}\r\n' % name.encode())
         self.frame(MS, SERVICE, C2S, b"SUB svc.* 1\r\n")
 
@@ -92,14 +92,14 @@ class Conversation(Scribe):
         """Add a firing."""
         info: dict[str, Any] = {"rule": rule, "kind": kind, "action": kind, "subject": subject, "delay": 0}
         info |= {"direction": "c2s", "m": second, "ordinal": 1_000_000}
-        self.items.append(Firing(conn, MONO + second * SECOND, info))
+        self.items.append(FiringRecord(conn, MONO + second * SECOND, info))
 
     def leave(self) -> None:
         """A gap, and the ends of connections."""
-        self.items.append(Gap(None, MONO + 65 * SECOND, {"reason": EVIL, "frames": 3, "bytes": 99}))
+        self.items.append(GapRecord(None, MONO + 65 * SECOND, {"reason": EVIL, "frames": 3, "bytes": 99}))
         for conn in (CLIENT, SERVICE):
-            self.items.append(Close(conn, MONO + SPAN, "client-closed", {"c2s_frames": 5}))
-        self.items.append(Close(VICTIM, MONO + 54 * SECOND, "rule", {"detail": EVIL, "c2s_frames": 5}))
+            self.items.append(CloseRecord(conn, MONO + SPAN, "client-closed", {"c2s_frames": 5}))
+        self.items.append(CloseRecord(VICTIM, MONO + 54 * SECOND, "rule", {"detail": EVIL, "c2s_frames": 5}))
         self.frame(SPAN, CLIENT, C2S, b"PING\r\n")
 
 
@@ -126,12 +126,12 @@ def make_wide(path: Path, many: int) -> Path:
         name, t = f"n{first}.p{second}.{long}", number * SECOND
         raw, reply = name.encode(), b"_INBOX.x.%d" % number
         ack = b"$JS.ACK.%s%d.C%d.1.1.1.1767225600000000000.0" % (long.encode(), number, number)
-        conversation.items.append(Open(number, MONO + t, {"client": f"10.0.0.1:{number}"}))
+        conversation.items.append(OpenRecord(number, MONO + t, {"client": f"10.0.0.1:{number}"}))
         conversation.frame(t, number, C2S, b"PUB %s %s 0\r\n\r\n" % (raw, reply))
         conversation.frame(t + number * MS, number, S2C, b"MSG %s 9 0\r\n\r\n" % reply)
         conversation.frame(t, number, S2C, b"MSG s.a 8 %s 0\r\n\r\n" % ack)
         conversation.frame(t + MS, number, S2C, b"-ERR 'Something %s'\r\n" % raw)
         conversation.fire(number, number, name, "drop", name)
-        conversation.items.append(Gap(number, MONO + t, {"reason": name, "frames": 1, "bytes": 1}))
-        conversation.items.append(Close(number, MONO + t + SECOND, "client-closed", {}))
+        conversation.items.append(GapRecord(number, MONO + t, {"reason": name, "frames": 1, "bytes": 1}))
+        conversation.items.append(CloseRecord(number, MONO + t + SECOND, "client-closed", {}))
     return write(path, conversation.items)

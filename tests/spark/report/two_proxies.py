@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import OpenRecord
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.captures import MONO, Scribe, write
 from tests.spark.known_conversation import status
@@ -54,8 +54,8 @@ class _Row:
     def connect(self) -> None:
         """Open the connections."""
         for conn, client, own in ((BOTH, "10.9.0.9:1", ADDRESS), (ALONE, "10.9.0.8:1", "10.9.0.1:4001")):
-            self.near.items.append(Open(conn, MONO, {"client": client, "upstream_local": own}))
-        self.far.items.append(Open(BEHIND, MONO, {"client": ADDRESS, "upstream_local": "10.9.0.2:1"}))
+            self.near.items.append(OpenRecord(conn, MONO, {"client": client, "upstream_local": own}))
+        self.far.items.append(OpenRecord(BEHIND, MONO, {"client": ADDRESS, "upstream_local": "10.9.0.2:1"}))
         self.alone(0, C2S, b"PING\r\n")
 
     def ask(self) -> None:

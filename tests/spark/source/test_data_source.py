@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from natsproxy.capture.format.records import Close, Firing, Gap, Open
+from natsproxy.capture.format.records import CloseRecord, FiringRecord, GapRecord, OpenRecord
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import ConfigError
@@ -33,7 +33,7 @@ REQUESTS = 40
 def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A requester and a responder; the n-th request takes n ms, of which the responder n - 0.5."""
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    scribe.items.append(OpenRecord(1, MONO, {"client": "10.0.0.1:1"}))
     scribe.frame(0, 2, C2S, b"SUB svc 1\r\n")
     for number in range(1, REQUESTS + 1):
         t, reply = number * 100 * MS, b"_INBOX.x.%d" % number
@@ -51,9 +51,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scribe.frame(8_000 * MS, 1, C2S, b"PUB secret 1\r\nx\r\n", cause="no-secrets")
     scribe.frame(8_000 * MS, 1, S2C, b"-ERR 'Permissions Violation for Publish to \"secret\"'\r\n")
     firing = {"rule": "no-secrets", "kind": "deny", "action": "deny", "m": 1, "ordinal": 42, "delay": 0}
-    scribe.items.append(Firing(1, MONO + 8_000 * MS, firing))
-    scribe.items.append(Gap(None, MONO + 8_500 * MS, {"reason": "the disk", "frames": 3, "bytes": 99}))
-    scribe.items.append(Close(1, MONO + 9_000 * MS, "client-closed", {"c2s_bytes": 10}))
+    scribe.items.append(FiringRecord(1, MONO + 8_000 * MS, firing))
+    scribe.items.append(GapRecord(None, MONO + 8_500 * MS, {"reason": "the disk", "frames": 3, "bytes": 99}))
+    scribe.items.append(CloseRecord(1, MONO + 9_000 * MS, "client-closed", {"c2s_bytes": 10}))
     return write(tmp_path_factory.mktemp("captures") / "known.ncap", scribe.items, per_block=17)
 
 

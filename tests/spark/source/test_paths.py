@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from natsproxy.capture.format.blocks import Block, Kind
+from natsproxy.capture.format.blocks import Block, BlockKind
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.errors import CaptureError
@@ -127,7 +127,7 @@ def test_both_tables_come_of_one_reading(tmp_path: Path, monkeypatch: pytest.Mon
         return opening(place)
 
     def counted(file: CaptureFile, block: Block) -> tuple[bytes, bytes]:
-        if block.kind == Kind.RECORDS:
+        if block.kind == BlockKind.RECORDS:
             read[str(file.path), block.offset] += 1
         return reading(file, block)
 

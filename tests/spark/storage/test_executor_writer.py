@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from natsproxy.capture.format.records import Open
+from natsproxy.capture.format.records import OpenRecord
 from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import C2S
 from tests.kit.captures import MONO, Scribe, write
@@ -35,7 +35,7 @@ GOLDEN = sorted((Path(__file__).parents[3] / "recordings").glob("*.ncap"))
 def captures(tmp_path: Path) -> list[Path]:
     """The golden ones, one of many days whose blocks are not in order, and one that is damaged."""
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    scribe.items.append(OpenRecord(1, MONO, {"client": "10.0.0.1:1"}))
     for n in range(4 * DAYS):
         scribe.frame(n % DAYS * DAY, 1, C2S, b"PUB days.%d 1\r\nx\r\n" % n)
     days = write(tmp_path / "days.ncap", scribe.items, per_block=3)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from natsproxy.capture.format.records import Gap, Open
+from natsproxy.capture.format.records import GapRecord, OpenRecord
 from natsproxy.errors import NatsproxyError
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, Scribe, write
@@ -48,12 +48,12 @@ WANTED = ("subjects", "connections")
 def record_requests(path: Path, name: str, times: Iterable[int]) -> Path:
     """Write a capture of a request at each time (ns), answered 2 ms later, and a gap at the first."""
     scribe, times = Scribe(), list(times)
-    scribe.items.append(Open(1, MONO + times[0], {"client": "10.0.0.1:1"}))
+    scribe.items.append(OpenRecord(1, MONO + times[0], {"client": "10.0.0.1:1"}))
     for n, t in enumerate(times):
         inbox = f"_INBOX.{name}.{n}"
         scribe.frame(t, 1, C2S, f"PUB svc.{n} {inbox} 1\r\nq\r\n".encode())
         scribe.frame(t + 2_000_000, 1, S2C, f"MSG {inbox} 9 1\r\na\r\n".encode())
-    scribe.items.append(Gap(None, MONO + times[0], {"reason": name, "frames": 3, "bytes": 99}))
+    scribe.items.append(GapRecord(None, MONO + times[0], {"reason": name, "frames": 3, "bytes": 99}))
     return write(path, scribe.items, per_block=3)
 
 
@@ -134,7 +134,7 @@ def test_each_table_can_be_read_by_any_reader(spark: SparkSession, tmp_path: Pat
     folder, out = tmp_path / "traffic", tmp_path / "out"
     folder.mkdir()
     scribe = Scribe()
-    scribe.items.append(Open(1, MONO, {"client": "10.0.0.1:1"}))
+    scribe.items.append(OpenRecord(1, MONO, {"client": "10.0.0.1:1"}))
     scribe.frame(0, 1, C2S, b'CONNECT {"name":"x","version":"2.16.0"}\r\n')
     write(folder / "a.ncap", scribe.items)
     empty = ("faults", "errors", "headers", "hops")
