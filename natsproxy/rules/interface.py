@@ -238,7 +238,7 @@ class ConnectionRules(Protocol):
         ...
 
     def decisions(self, direction: Direction) -> object | None:
-        """Return what the fast path has decided, for the native plane (`rules/engine/_decisions.pyx`).
+        """Return the static decisions, for the native plane (`rules/engine/_decisions.pyx`).
 
         None where there is nothing.  It holds until the session has worked, and is asked for again then.
         Frames to which the plane applies it reach neither `decide` nor the fast path; their firings are in

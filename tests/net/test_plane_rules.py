@@ -23,7 +23,7 @@ from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 from tests.net.test_plane_steps import Relay, Rig, rig
 from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_both
-from tests.rules.engine.test_fastpath import REPLIES, SUBJECTS, frames, rules_of
+from tests.rules.engine.test_static_decisions import REPLIES, SUBJECTS, frames, rules_of
 
 if not COMPILED:
     pytest.skip("there is one plane only", allow_module_level=True)

@@ -14,7 +14,7 @@ from natsproxy.session.direction import UNSENT
 from natsproxy.session.traffic import POINTS, Traffic
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
-from tests.rules.engine.test_fastpath import INFO, RULES, RuleSession, frames
+from tests.rules.engine.test_static_decisions import INFO, RULES, RuleSession, frames
 
 MS = 1_000_000
 MORE = {

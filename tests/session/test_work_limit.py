@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from natsproxy.session.values import WorkLimit
 from natsproxy.wire.ops import C2S, Direction
-from tests.rules.engine.test_fastpath import RULES, RuleSession, frames, rules_of
+from tests.rules.engine.test_static_decisions import RULES, RuleSession, frames, rules_of
 
 MS = 1_000_000
 

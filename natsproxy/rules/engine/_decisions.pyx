@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Cached decisions of the fast path that the native plane applies, without the interpreter lock.
+"""The static decisions that the native plane applies, without the interpreter lock.
 
 Theory
 1. A key is the beginning of a control line as it is usually written: op, subject, and for a delivery the sid.
    A frame whose line begins otherwise (two blanks, small letters) is not found, nor is one whose key has not
-   been decided yet: those go to `fastpath.py`.
+   been decided yet: those go to `static_decisions.py`.
 2. Only a decision that holds for each frame of its key stands here.  Two conditions are asked for each frame:
    bytes that must not be in its headers, and a reply subject that rewriting may change.
 3. An owner (a batch) is told later which of its decisions were applied (`add`), in the order of the frames: each

@@ -1,74 +1,180 @@
-"""A batch: the frames of one read to which one rule does the same simple thing (see `fastpath.py`).
+"""Batches: the frames of one read to which the rules do the same simple thing (see `static_decisions.py`).
 
-The gate decides on all matches of a batch at once.  An open gate lets all of them through; a gate with
-nothing but a probability draws its numbers in one loop; a gate that counts or looks at the time decides match
-by match.  The numbers are those of the general path: `m` counts the matches, and a delivered message draws
-from its substream.
+The frames of a batch are matches, in their order, and one firing: ordinal, `m`, subject and detail are those
+of the first, `count` is their number.  Where frames are dropped, or a gate chooses some, it names each.
+A gate decides on all matches of a batch at once.  An open gate lets all of them through; a gate with nothing
+but a probability draws its numbers in one loop; one that counts or looks at the time decides match by match.
+The numbers are those of the general path: a delivered message draws from its substream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Firing
 from natsproxy.rules.interface import BatchResult
 from natsproxy.rules.model.gate import Gate
-from natsproxy.rules.model.rule import StaticDecision
 from natsproxy.rules.model.rule_state import RuleState, subject_text
+from natsproxy.rules.model.verdicts import Drop, Hold
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction
 
+REWRITE_CAUSE: Final = "rewrite"
+"""The cause of rewritten frames, in records."""
 
-class Batch:
-    """One rule's decision on the frames of one read, and the firings that the read will report.
 
-    name: of the rule.
+class NewSubject(NamedTuple):
+    """The rewriting of frames of one op and subject: `head` takes the place of their first `cut` bytes.
+
+    at: where the subject stands in a frame with usual spacing.  before, after: the subject.
     """
 
-    __slots__ = (
-        "_count",
-        "_details",
-        "_direction",
-        "_now",
-        "_probability",
-        "_probability_only",
-        "_state",
-        "_static",
-        "name",
-    )
+    head: bytes
+    cut: int
+    at: int
+    before: bytes
+    after: bytes
 
-    def __init__(self, state: RuleState, direction: Direction, static_decision: StaticDecision) -> None:
+
+Span = tuple[int, NewSubject | None]
+"""The index behind some frames of one key, and their new subject."""
+
+
+class PassingBatch:
+    """Frames that pass as they are: no rule counts them."""
+
+    def take(
+        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
+    ) -> list[BatchResult]:
+        """Return the results on the frames from index `start` to the end of the last span.
+
+        base: the ordinal of `frames[0]`.  now: ns.
+        """
+        return [BatchResult(spans[-1][0])]
+
+    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+        """Put a decision into the table of the native plane, if it is the same for all frames of its line."""
+        table.put_pass(line, unless)
+
+    def take_firing(self) -> Firing | None:
+        """Return one event for everything since the last call, and forget it; None for nothing."""
+        return None
+
+
+class _RuleBatch(PassingBatch):
+    """The batch of one rule and direction."""
+
+    def __init__(self, state: RuleState, direction: Direction) -> None:
         self._state = state
         self._direction = direction
-        self._static = static_decision
-        self._now = 0
-        self.name = state.rule.name
+        self._now = self._fired = 0
+        self._facts: list[tuple[int, int, str]] = []  # ordinal, m and subject
+        self._delay = 0
+        self._detail = ""
+
+    def _match(self, size: int) -> int:
+        """Count matches; return the number of the first."""
+        count = self._state.counts[self._direction]
+        first = count.matched + 1
+        count.matched += size
+        self._state.rule.shared.matched += size
+        return first
+
+    def take_firing(self) -> Firing | None:
+        """Return one event for everything since the last call, and forget it; None for nothing."""
+        if not self._facts:
+            return None
+        (ordinal, m, subject), *also = self._facts
+        fired, self._fired, self._facts = self._fired, 0, []
+        return self._state.firing(
+            self._direction,
+            self._now,
+            m,
+            subject,
+            self._delay,
+            detail=self._detail,
+            ordinal=ordinal,
+            count=fired,
+            also=tuple(also),
+        )
+
+
+class RewritingBatch(_RuleBatch):
+    """Frames that get another subject."""
+
+    def take(
+        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
+    ) -> list[BatchResult]:
+        """Rewrite them."""
+        out: list[bytes] = []
+        at = start
+        for stop, new in spans:
+            assert new is not None
+            head, cut = new.head, new.cut
+            while at < stop:
+                frame = frames[at]
+                out.append(head + frame.buffer[frame.start + cut : frame.end])
+                at += 1
+        first = spans[0][1]
+        assert first is not None
+        self._note(now, base + start, at - start, first.before, first.after)
+        return [BatchResult(at, out, None, REWRITE_CAUSE)]
+
+    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+        """Let the native plane rewrite the frames of a line."""
+        assert new is not None
+        table.put_rewrite(line, self, (new.before, new.after), new.head, new.cut, unless, REWRITE_CAUSE)
+
+    def add(self, rewritten: Sequence[tuple[int, int, int, tuple[bytes, bytes]]]) -> None:
+        """Count frames that the native plane has rewritten: time, first ordinal, number and subjects."""
+        for now, ordinal, size, subjects in rewritten:
+            self._note(now, ordinal, size, *subjects)
+
+    def _note(self, now: int, ordinal: int, size: int, before: bytes, after: bytes) -> None:
+        m = self._match(size)
+        if not self._fired:
+            client = subject_text(before if self._direction == C2S else after)
+            self._now, self._facts = now, [(ordinal, m, client)]
+            self._detail = f"{subject_text(before)} -> {subject_text(after)}"
+        self._fired += size
+
+
+class VerdictBatch(_RuleBatch):
+    """Frames that a rule drops or holds, as far as its gate lets them through."""
+
+    def __init__(self, state: RuleState, direction: Direction, verdict: Drop | Hold) -> None:
+        super().__init__(state, direction)
+        self._delay = verdict.delay if isinstance(verdict, Hold) else 0
+        self._drops = isinstance(verdict, Drop)
+        self._name = state.rule.name
         gate = state.rule.gate
         self._probability = gate.probability or 0.0
         self._probability_only = gate.probability is not None and gate == Gate(probability=gate.probability)
-        self._count = 0
-        self._details: list[tuple[int, int, str]] = []  # ordinal, m and subject
 
     def take(
-        self, frames: Sequence[Frame], start: int, stop: int, base: int, now: int, found: list[BatchResult]
-    ) -> None:
-        """Decide on `frames[start:stop]` and add the results; base: the ordinal of `frames[0]`; now: ns."""
+        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
+    ) -> list[BatchResult]:
+        """Ask the gate about them, and drop or hold those that it lets through."""
+        stop = spans[-1][0]
         self._now = now
         first_m = self._state.counts[self._direction].matched + 1 - start  # an index plus this is its `m`
-        fired = self._fired(frames, start, stop)
-        if self._static.drop or self._state.gated:
+        fired = self._let_through(frames, start, stop)
+        if self._drops or self._state.gated:
             # Each is named: a reader of the capture sees which were lost, a script repeats exactly these.
-            self._details += [
+            self._facts += [
                 (base + index, first_m + index, subject_text(frames[index].subject)) for index in fired
             ]
-        elif fired and not self._count:
+        elif fired and not self._fired:
             first = fired[0]
-            self._details.append((base + first, first_m + first, subject_text(frames[first].subject)))
-        self._count += len(fired)
-        self._add_results(fired, start, stop, found)
+            self._facts.append((base + first, first_m + first, subject_text(frames[first].subject)))
+        self._fired += len(fired)
+        return self._results(fired, start, stop)
 
-    def _add_results(self, fired: Sequence[int], start: int, stop: int, found: list[BatchResult]) -> None:
-        """Add one result for each range of indices that fired, and for each range between them."""
+    def _results(self, fired: Sequence[int], start: int, stop: int) -> list[BatchResult]:
+        """Return one result for each range of indices that fired, and for each range between them."""
+        found: list[BatchResult] = []
+        out, until = ((), None) if self._drops else (None, self._now + self._delay)
         at, index, last = start, 0, len(fired)
         while index < last:
             if fired[index] > at:
@@ -78,22 +184,17 @@ class Batch:
             while index < last and fired[index] == at:
                 at += 1
                 index += 1
-            if self._static.drop:
-                found.append(BatchResult(at, (), None, self.name))
-            else:
-                found.append(BatchResult(at, None, self._now + self._static.delay, self.name))
+            found.append(BatchResult(at, out, until, self._name))
         if at < stop:
             found.append(BatchResult(stop))
+        return found
 
-    def _fired(self, frames: Sequence[Frame], start: int, stop: int) -> Sequence[int]:
+    def _let_through(self, frames: Sequence[Frame], start: int, stop: int) -> Sequence[int]:
         """Count the matches and return the indices of those that the gate lets through."""
         state, size = self._state, stop - start
         if state.gated and not self._probability_only:
             return [index for index in range(start, stop) if self._admits(frames[index])]
-        count = state.counts[self._direction]
-        m = count.matched + 1
-        count.matched += size
-        state.rule.shared.matched += size
+        m = self._match(size)
         if not state.gated:
             return range(start, stop)
         fired: list[int] = []
@@ -108,7 +209,7 @@ class Batch:
                 numbers, first = state.draws(self._direction, frames[at], m, end - at)
                 fired += [at + hit - first for hit in numbers.below(first, end - at, self._probability)]
                 at = end
-        count.fired += len(fired)
+        state.counts[self._direction].fired += len(fired)
         return fired
 
     @staticmethod
@@ -127,37 +228,16 @@ class Batch:
         counted = state.rule.shared if gate.per_proxy else state.counts[direction]
         return gate.admits(counted, m, state.key, self._now, draws.draw, direction.label)
 
-    @property
-    def drops_all(self) -> bool:
-        """True if each frame is dropped, whatever came before it."""
-        return self._static.drop and not self._state.gated
+    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+        """Let the native plane drop the frames of a line; it does not know gates, and holds nothing."""
+        if self._drops and not self._state.gated:
+            table.put_drop(line, self, subject_text(subject), self._name)
 
     def add(self, dropped: Sequence[tuple[int, int, int, str]]) -> None:
-        """Count frames that the native plane has dropped; the last fact of each is its subject."""
-        state, size = self._state, len(dropped)
-        count = state.counts[self._direction]
-        m = count.matched + 1
-        count.matched += size
-        state.rule.shared.matched += size
+        """Count frames that the native plane has dropped: time, ordinal, number (1) and subject of each."""
+        m = self._match(len(dropped))
         self._now = dropped[-1][0]
-        self._count += size
-        self._details += [
+        self._fired += len(dropped)
+        self._facts += [
             (ordinal, m + place, subject) for place, (_, ordinal, _, subject) in enumerate(dropped)
         ]
-
-    def take_firing(self) -> Firing | None:
-        """Return one event for everything since the last call, and forget it; None for nothing."""
-        if not self._details:
-            return None
-        (ordinal, m, subject), *also = self._details
-        count, self._count, self._details = self._count, 0, []
-        return self._state.firing(
-            self._direction,
-            self._now,
-            m,
-            subject,
-            self._static.delay,
-            ordinal=ordinal,
-            count=count,
-            also=tuple(also),
-        )

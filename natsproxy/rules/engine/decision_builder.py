@@ -148,7 +148,7 @@ def _answer(builder: DecisionBuilder, verdict: Any) -> None:
 
 
 def _hold(builder: DecisionBuilder, verdict: Any) -> None:
-    builder.last_delay = max(0, verdict.until - builder.now)
+    builder.last_delay = max(0, verdict.delay)
     builder.delay += builder.last_delay
     builder.overtake = builder.overtake or verdict.overtake
 

@@ -1,8 +1,8 @@
 """The rule engine: it runs the rules of one connection over its frames.
 
-`chain.py` has the theory of stages and verdicts.  A batch of plain frames takes the fast path
-(`fastpath.py`); all other frames take the general path, which is `RuleEngine.decide`: candidates by op and
-subject, selector, gate, action, and the verdict goes into a `DecisionBuilder`.
+`chain.py` has the theory of stages and verdicts.  Plain frames on which the decision is static are dealt with
+in batches (`static_decisions.py`); all others take the general path, which is `RuleEngine.decide`: candidates
+by op and subject, selector, gate, action, and the verdict goes into a `DecisionBuilder`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from natsproxy.protocol.headers import HeaderBlock, trace_steps, traced_subject
 from natsproxy.protocol.permissions import may_arm
 from natsproxy.protocol.subjects import is_valid_publish
 from natsproxy.rules.engine.decision_builder import DecisionBuilder
-from natsproxy.rules.engine.fastpath import FastPath
 from natsproxy.rules.engine.link_rules import LinkRules
 from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.engine.static_decisions import StaticDecisions
 from natsproxy.rules.engine.subscription_check import LiveSubscriptions
 from natsproxy.rules.interface import Decision, FastPathFunction, LinkConditions, View
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
@@ -123,7 +123,7 @@ class RuleEngine:
         self._requests: OpenRequests = before._requests if before is not None else OpenRequests()
         self._requests.keep({*index.requesting, TRANSLATION})
         self._fired: list[Firing] = before.fired if before is not None else []
-        self._make_fastpath()
+        self._forget_decisions()
         windows = before._links if before is not None else None
         self._links: LinkRules = LinkRules(index.links, self._states, self._fired, windows, now)
         self.interest = index.interest
@@ -134,14 +134,14 @@ class RuleEngine:
         """Go on with the same rules: the connection is known better."""
         self.revoked, self.resubscribed = [], []
         self._states.rebind()
-        self._fired += self._fastpath.take_firings()
-        self._make_fastpath()  # what it has decided depends on the client's options
+        self._fired += self._static.take_firings()
+        self._forget_decisions()  # they depend on the client's options
 
-    def _make_fastpath(self) -> None:
-        self._fastpath = FastPath(self.index, self._view, self._states, self._requests)
+    def _forget_decisions(self) -> None:
+        self._static = StaticDecisions(self.index, self._view, self._states, self._requests)
         self.fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (
-            self._fastpath.function(C2S),
-            self._fastpath.function(S2C),
+            self._static.function(C2S),
+            self._static.function(S2C),
         )
 
     def matches(self, rule: Rule) -> int:
@@ -185,7 +185,6 @@ class RuleEngine:
             self._subscribed(frame, passes=builder is None or not builder.over)
         if rewriter is None or (builder is not None and builder.over):
             return builder
-        self._fastpath.count_rewritten()
         trace = RewriteTrace(self._states, C2S, frame.subject, now)
         current, extra = (frame, ()) if builder is None else (builder.frame, builder.extra)
         result = rewriter.forward(current, extra, trace)
@@ -211,7 +210,6 @@ class RuleEngine:
         rewriter = self.index.rewriter
         if rewriter is None:
             return (yield from self._evaluate(_Context(S2C, frame, frame, now)))
-        self._fastpath.count_rewritten()
         trace = RewriteTrace(self._states, S2C, frame.subject, now)
         restored = rewriter.restore(frame, self._view, self._requests, trace)
         context = _Context(S2C, restored, frame, now)
@@ -226,12 +224,12 @@ class RuleEngine:
     @property
     def fired(self) -> list[Firing]:
         """Firings that belong to no frame, or to several; the session empties the list."""
-        self._fired += self._fastpath.take_firings()
+        self._fired += self._static.take_firings()
         return self._fired
 
     def decisions(self, direction: Direction) -> object | None:
-        """Return what the fast path has decided, for the native plane; None where there is none."""
-        return None if self.fastpath[direction] is None else self._fastpath.decisions(direction)
+        """Return the static decisions, for the native plane; None where there are none."""
+        return None if self.fastpath[direction] is None else self._static.table(direction)
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Return the conditions of the link now, and when to ask again (ns)."""

@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.rules.interface import View
-from natsproxy.rules.model.rule import Action, Hit, Kind, StaticDecision
+from natsproxy.rules.model.rule import Action, Kind, StaticDecision
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.verdicts import Drop, Verdict
-from natsproxy.wire.frames import Frame
+from natsproxy.rules.model.verdicts import Drop
 from natsproxy.wire.ops import Op
 
 
@@ -25,13 +24,9 @@ class Dropping(Action):
     label = "drop"
     alters_delivery = True
 
-    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Drop the frame."""
-        return Drop()
-
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Drop them all."""
-        return StaticDecision(drop=True)
+        return StaticDecision(Drop())
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

@@ -35,14 +35,17 @@ class Latency(Action):
         self.draws_random = delay.name != "constant"
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Hold the frame; a delay of zero is none."""
-        delay = round(self.delay.sample(hit.draw()))
-        return Hold(hit.now + delay, self.overtake) if delay > 0 else None
+        """Hold the frame."""
+        return self._hold(hit.draw())
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
-        """Hold them all for the same time, where that is the same and none may overtake."""
-        delay = 0 if self.draws_random or self.overtake else round(self.delay.sample(0.5))
-        return StaticDecision(delay=delay) if delay > 0 else None
+        """Hold them all for the same time, where that is the same."""
+        return None if self.draws_random else StaticDecision(self._hold(0.5))
+
+    def _hold(self, u: float) -> Verdict | None:
+        """Return the verdict for a random number; a delay of zero is none."""
+        delay = round(self.delay.sample(u))
+        return Hold(delay, self.overtake) if delay > 0 else None
 
     def describe(self) -> str:
         """Return the median delay and the distribution's name."""

@@ -64,17 +64,20 @@ class Hit(NamedTuple):
         return self.draws.draw(ACTION + k)
 
 
+Admits = Callable[[Frame, int], bool]
+"""See `StaticDecision`."""
+
+
 class StaticDecision(NamedTuple):
     """An action's decision on every frame of one op and subject (s2c: and sid).
 
-    drop: it drops them.  delay: it holds them for so long (ns), in order.  Neither: it leaves them alone.
-    admits: called with each frame that is left alone and the time (ns), in order, so that the action can take
-    note of it; False sends the frame to the general path.
+    verdict: the same for each of them; None: it leaves them alone.  admits: called with each frame that is
+    left alone and the time (ns), in order, so that the action can take note of it; False sends the frame to
+    the general path.
     """
 
-    drop: bool = False
-    delay: int = 0
-    admits: Callable[[Frame, int], bool] | None = None
+    verdict: Verdict | None = None
+    admits: Admits | None = None
 
 
 class Action:
@@ -105,14 +108,15 @@ class Action:
         return self
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Return the verdict on a frame, None to leave it alone."""
-        return None
+        """Return the verdict on a frame, None to leave it alone; by default the static one."""
+        static = self.static_decision(frame.op, frame.subject, frame.sid, hit.view)
+        return None if static is None else static.verdict
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Return the decision on all whole frames of a subject; None: it must see each frame.
 
-        Holds c2s as long as the rules are bound, s2c until a subscription comes or goes.  An action
-        of `Stage.PERMISSION` may only answer that it leaves them alone.
+        Holds c2s as long as the rules are bound, s2c until a subscription comes or goes.  An action that has
+        one needs no `act`; one that has none is always asked by `act`, frame by frame.
         """
         return None
 

@@ -1,6 +1,6 @@
 """State of one rule on one connection: its action, its counts, its random numbers and its firings.
 
-The engine makes one state per rule and connection and hands states to its parts: the fast path, the link
+The engine makes one state per rule and connection and hands states to its parts: the batches, the link
 rules and the rewriter.  None of them needs more of the connection than that.  A state outlives a reload of
 the rules where its rule has the same name and content.
 """

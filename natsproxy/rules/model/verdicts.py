@@ -38,12 +38,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Send the frame at `until`, not before.
+    """Send the frame `delay` ns later; frames behind it wait too, unless `overtake`."""
 
-    Frames behind it wait too, unless `overtake`.
-    """
-
-    until: int
+    delay: int
     overtake: bool = False
 
 

@@ -5,8 +5,8 @@ Theory
    the control line, headers (`Nats-Subject` of a 503 on its way back; on the way out the subjects that a
    trace, an expected sequence or a schedule names), the texts of `-ERR`, and JetStream API bodies.
 2. Bytes that name no subject are kept: where the subject alone changes, all bytes behind it are copied.
-3. Most frames are plain and take the fast path (`engine/fastpath.py`).  This is the general path, which knows
-   all cases.
+3. Most frames are plain and have a static decision (`engine/static_decisions.py`).  This is the general path,
+   which knows all cases.
 4. A `RewriteTrace` belongs to one frame: it counts, draws random numbers and collects changed subjects.
 """
 

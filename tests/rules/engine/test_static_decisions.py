@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from natsproxy.capture.format.records import Frames, Item
 from natsproxy.events import Firing
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.decision_cache import BASE_ENTRIES, MAX_ENTRIES
 from natsproxy.rules.engine.rule_engine import RuleEngine
+from natsproxy.rules.engine.static_decisions import BASE_ENTRIES, MAX_ENTRIES
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import Decision
 from natsproxy.rules.kinds import KINDS
@@ -278,7 +278,7 @@ def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
 def test_an_idle_connection_caches_few_decisions() -> None:
     run = RuleSession('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
     many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
-    known = run.session.runner.rules._fastpath._cache[C2S]  # type: ignore[attr-defined]
+    known = run.session.runner.rules._static._cache[C2S]  # type: ignore[attr-defined]
     run.feed(C2S, b"".join(many[:700]))
     assert len(known) > BASE_ENTRIES
     run.feed(C2S, b"".join(many))

@@ -1,0 +1,355 @@
+"""Static decisions: what the rules of a connection do to every plain message of one op and subject.
+
+Theory
+1. The decision on most messages depends on op and subject alone (s2c: and sid): rewriting changes their
+   subject, one rule drops them or holds them for a fixed time, or no rule acts.  Such a decision is made once
+   of the actions' own (`Action.static_decision`), and cached.  All other frames take the general path
+   (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
+2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
+   goes.  The native plane reads those that need no look at the frame from a table (`_decisions.pyx`), and
+   applies them by itself.
+3. Where Python gets the frames of a read, neighbours with the same decision are one batch (`batch.py`).  On
+   the native plane an event stands for the reads of one step, of a millisecond or so.
+4. Subjects are hostile and inboxes never repeat, so a cache is bounded.  Between two reads it has
+   `MAX_ENTRIES` at most; and as many small reads as it has entries empty it, so that an idle connection holds
+   few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from natsproxy.events import Firing
+from natsproxy.protocol.headers import TRACE_DEST
+from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
+from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
+from natsproxy.rules.engine.batch import NewSubject, PassingBatch, RewritingBatch, Span, VerdictBatch
+from natsproxy.rules.engine.rule_index import RuleIndex
+from natsproxy.rules.interface import BatchResult, FastPathFunction, View
+from natsproxy.rules.model.roles import OpenRequests
+from natsproxy.rules.model.rule import Admits, Rule, Stage
+from natsproxy.rules.model.rule_state import RuleState
+from natsproxy.rules.model.verdicts import Drop, Hold
+from natsproxy.rules.rewriting.frames import rewritten_subscription
+from natsproxy.rules.rewriting.subjects import Rewritten, SubjectRewriter
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op
+
+BASE_ENTRIES: Final = 32
+MAX_ENTRIES: Final = 1024
+SYSTEM: Final = b"$SYS."
+"""The beginning of all subjects of the system."""
+_SUBJECT_HEADERS: Final = b"Nats-"
+"""The beginning of all header names whose values are subjects."""
+Key = tuple[Op, bytes, bytes]
+"""Op, subject and sid."""
+
+
+class CachedDecision(NamedTuple):
+    """The decision on the frames of a key.
+
+    batch: carries it out on neighbours.  new: their subject.  A frame takes the general path where its
+    headers hold `unless`, `admits` says no (see `StaticDecision`), or it gets a new subject and has unusual
+    spacing.
+    """
+
+    batch: PassingBatch
+    unless: bytes = b""
+    admits: Admits | None = None
+    new: NewSubject | None = None
+
+
+class DecisionCache(dict[Key, CachedDecision | None]):
+    """The decisions of one direction; None: the frames take the general path.
+
+    frames: those that were decided on since the last read.
+    """
+
+    def __init__(self, direction: Direction, rewriter: SubjectRewriter | None) -> None:
+        super().__init__()
+        self.frames = 0
+        self._direction = direction
+        self._rewriter = rewriter
+        self._table: Any = None
+        self._small_reads = 0
+
+    def store(self, key: Key, decision: CachedDecision | None) -> None:
+        """Store a decision."""
+        if len(key[1]) > MAX_KEY_BYTES:
+            return
+        if len(self) >= MOST_IN_A_READ:
+            self.forget()
+        self[key] = decision
+        # Only one that is the same for all frames goes into the table; the session looks at each frame on a
+        # subject of the system, for secrets.
+        if self._table is None or decision is None or decision.admits or key[1].startswith(SYSTEM):
+            return
+        line = b" ".join(part for part in (OPS[key[0]].token, *key[1:]) if part)
+        decision.batch.share(self._table, line, key[1], decision.unless, decision.new)
+
+    def forget(self) -> None:
+        """Forget all decisions."""
+        self.clear()
+        self._small_reads = 0
+        if self._table is not None:
+            self._table.clear()
+
+    def end_read(self) -> None:
+        """Tell the batches what the native plane has done, and shrink after small reads."""
+        if self._table is not None:
+            self.frames += self._table.tell()
+        elif not self:
+            self.frames = 0
+            return
+        frames, self.frames = self.frames, 0
+        if frames and len(self) > BASE_ENTRIES + frames:
+            self._small_reads += 1
+        if len(self) > MAX_ENTRIES or self._small_reads > len(self):
+            self.forget()
+
+    def table(self) -> object:
+        """Return the decisions as the native plane reads them."""
+        if self._table is None:
+            # Built with the plane that asks for it.
+            from natsproxy.rules.engine import _decisions  # type: ignore[attr-defined, unused-ignore]
+
+            self._table = _decisions.Decisions(*self._reply_prefixes())
+            self.forget()  # those that it does not have would never come to it
+        return self._table
+
+    def _reply_prefixes(self) -> tuple[tuple[bytes, ...] | None, bool]:
+        rewriter = self._rewriter
+        if rewriter is None or not rewriter.replies:
+            return None, False
+        if self._direction == C2S:
+            return rewriter.excluded_prefixes, True
+        return rewriter.restored_prefixes, False
+
+
+class StaticDecisions:
+    """The static decisions of one connection, made where they are first asked for.
+
+    index, states: the rules and their states.  requests: the open requests of the connection.
+    """
+
+    def __init__(
+        self, index: RuleIndex, view: View, states: Mapping[Rule, RuleState], requests: OpenRequests
+    ) -> None:
+        self._index = index
+        self._view = view
+        self._states = states
+        self._requests = requests
+        self._rewriter = index.rewriter
+        self._cache = (DecisionCache(C2S, index.rewriter), DecisionCache(S2C, index.rewriter))
+        self._versions = (0, 0)  # of subscriptions and requests: s2c decisions are of this version
+        self._passing = PassingBatch()
+        self._known: dict[tuple[object, ...], CachedDecision] = {}  # each once: they are compared by identity
+        self._rewriting: dict[tuple[Direction, Rule], RewritingBatch] = {}
+        self._acting: dict[tuple[Direction, Rule], VerdictBatch] = {}
+        self._rewrites_reply: tuple[Callable[[bytes], bool] | None, ...] = (None, None)
+        if (rewriter := self._rewriter) is not None and rewriter.replies:
+            self._rewrites_reply = (
+                lambda reply: rewriter.reply(reply) != reply,
+                lambda reply: rewriter.undo(reply) is not None,
+            )
+
+    def function(self, direction: Direction) -> FastPathFunction | None:
+        """Return the function that decides on batches of a direction, None where no frame would take it."""
+        if self._rewriter is None and not self._index.rules[direction]:
+            return None
+        return self._c2s if direction == C2S else self._s2c
+
+    def table(self, direction: Direction) -> object:
+        """Return the decisions that hold now, for the native plane."""
+        if direction == S2C:
+            self._forget_what_has_changed()
+        return self._cache[direction].table()
+
+    def take_firings(self) -> Iterable[Firing]:
+        """Return the firings since the last call, at the end of a read, and forget them."""
+        for cache in self._cache:
+            cache.end_read()
+        batches = (*self._rewriting.values(), *self._acting.values())
+        return [firing for batch in batches if (firing := batch.take_firing()) is not None]
+
+    def _forget_what_has_changed(self) -> None:
+        """Forget the decisions on deliveries where subscriptions or requests have changed."""
+        versions = (self._view.subs_version, self._requests.opened)
+        if versions != self._versions:
+            self._versions = versions
+            self._cache[S2C].forget()
+
+    # -- neighbouring frames
+
+    def _c2s(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
+        return self._decide(C2S, frames, at, first - at, now)
+
+    def _s2c(self, frames: Sequence[Frame], at: int, first: int, now: int) -> list[BatchResult]:
+        self._forget_what_has_changed()
+        return self._decide(S2C, frames, at, first - at, now)
+
+    def _decide(
+        self, direction: Direction, frames: Sequence[Frame], at: int, base: int, now: int
+    ) -> list[BatchResult]:
+        """Decide on frames from index `at` on, as far as possible; base: the ordinal of `frames[0]`."""
+        found: list[BatchResult] = []
+        self._cache[direction].frames += len(frames) - at
+        cached = self._cached(direction, frames[at])
+        while cached is not None:
+            batch, start = cached.batch, at
+            spans, cached = self._neighbours(direction, frames, at, cached, now)
+            if spans:
+                found += batch.take(frames, spans, start, base, now)
+                at = spans[-1][0]
+        return found
+
+    def _neighbours(
+        self, direction: Direction, frames: Sequence[Frame], at: int, cached: CachedDecision, now: int
+    ) -> tuple[list[Span], CachedDecision | None]:
+        """Return the frames from `at` on that are of one batch, and the decision on the next frame.
+
+        None: no frame is left, or the next takes the general path.
+        """
+        rewrites_reply = self._rewrites_reply[direction]
+        spans: list[Span] = []
+        batch, start, size = cached.batch, at, len(frames)
+        following: CachedDecision | None = None
+        while True:
+            _, unless, admits, new = cached
+            asked = unless or admits is not None or new is not None or rewrites_reply is not None
+            frame = frames[at]
+            op, subject, sid = frame.op, frame.subject, frame.sid
+            while not (
+                asked
+                and (
+                    (unless and unless in frame.headers)
+                    or (rewrites_reply is not None and frame.reply and rewrites_reply(frame.reply))
+                    or (new is not None and not frame.buffer.startswith(new.before, frame.start + new.at))
+                    # Last: it may take note of the frame, so no other condition may refuse it after.
+                    or (admits is not None and not admits(frame, now))
+                )
+            ):
+                at += 1
+                if at == size:
+                    break
+                frame = frames[at]
+                # The scanner gives neighbours with the same field one object: identity spares the look-up.
+                if frame.subject is subject and frame.sid is sid and frame.op is op:
+                    continue
+                following = self._cached(direction, frame)
+                if following is not cached:
+                    break
+                op, subject, sid, following = frame.op, frame.subject, frame.sid, None
+            if at > start:
+                spans.append((at, new))
+                start = at
+            if following is None or following.batch is not batch:
+                return spans, following
+            cached, following = following, None
+
+    def _cached(self, direction: Direction, frame: Frame) -> CachedDecision | None:
+        cache, key = self._cache[direction], (frame.op, frame.subject, frame.sid)
+        if key in cache:
+            return cache[key]
+        decision = self._find_c2s(frame) if direction == C2S else self._find_s2c(frame)
+        cache.store(key, decision)
+        return decision
+
+    # -- decisions that are not cached yet
+
+    def _find_c2s(self, frame: Frame) -> CachedDecision | None:
+        """Return the decision on all frames of one op and subject."""
+        subject, rewriter = frame.subject, self._rewriter
+        # The general path opens the request.
+        if self._index.request_rules(subject):
+            return None
+        decision = self._without_rewriting(C2S, frame, subject)
+        if rewriter is None or decision is None:
+            return decision
+        target = rewriter.destination(subject)
+        if rewriter.translates_answer(subject) or not (target is None or isinstance(target, Rewritten)):
+            return None
+        return self._with_rewriting(C2S, frame, decision, target)
+
+    def _find_s2c(self, frame: Frame) -> CachedDecision | None:
+        """Return the decision on all frames of one op, subject and sid."""
+        sub = self._view.subs.get(frame.sid)
+        if sub is not None and (sub.max or sub.counted):
+            return None  # the session counts its deliveries, frame by frame
+        target = None
+        subject = frame.subject
+        if self._rewriter is not None:
+            target = self._rewriter.undo(subject, rewritten_subscription(self._view, frame.sid))
+            subject = subject if target is None else target.subject
+        # The rules that wait for this answer look at its body or status.
+        if self._requests.waiters(subject):
+            return None
+        decision = self._without_rewriting(S2C, frame, subject)
+        return decision if self._rewriter is None else self._with_rewriting(S2C, frame, decision, target)
+
+    def _with_rewriting(
+        self, direction: Direction, frame: Frame, decision: CachedDecision | None, target: Rewritten | None
+    ) -> CachedDecision | None:
+        """Return the decision on frames that the other rules pass, with that of rewriting."""
+        # Two rules act on these frames: only the general path combines their verdicts.
+        if decision is None or decision.batch is not self._passing or decision.admits is not None:
+            return None
+        # The headers that other rules mind begin like this too, so this condition includes theirs.
+        unless = _SUBJECT_HEADERS if OPS[frame.op].headers else b""
+        if target is None or target.subject == frame.subject:
+            return self._decision(self._passing, unless)
+        # A lost share: the general path drops it and gives a verbose client its +OK.  A new subject of the
+        # system: the session searches both forms of the frame for secrets.
+        if not target.subject or target.subject.startswith(SYSTEM):
+            return None
+        batch = self._rewriting.get((direction, target.rule))
+        if batch is None:
+            made = RewritingBatch(self._states[target.rule], direction)
+            batch = self._rewriting[direction, target.rule] = made
+        verb = frame.op.label.encode() + b" "
+        at = len(verb)
+        new = NewSubject(verb + target.subject, at + len(frame.subject), at, frame.subject, target.subject)
+        return CachedDecision(batch, unless, new=new)
+
+    def _without_rewriting(self, direction: Direction, frame: Frame, subject: bytes) -> CachedDecision | None:
+        """Return the decision of the rules other than rewriting on the frames of a subject."""
+        acting: VerdictBatch | None = None
+        traced = direction == C2S and frame.op == Op.HPUB and self._index.traced
+        unless, admits = TRACE_DEST if traced else b"", None
+        for place in self._index.candidates(direction, frame.op, subject):
+            state = self._states[self._index.rules[direction][place]]
+            static = state.action.static_decision(frame.op, subject, frame.sid, self._view)
+            if static is None or state.dynamic or state.rule.selector.side == "server":
+                return None
+            if static.verdict is None and state.action.stage == Stage.PERMISSION:
+                # It counts only the frames that it denies.
+                if static.admits is not None and admits is not None:
+                    return None
+                admits = admits or static.admits
+                continue
+            # A second rule acts too, or a verbose client is owed the +OK of a dropped frame.
+            if acting is not None or (direction == C2S and self._view.verbose):
+                return None
+            acting = self._batch_for(state, direction, static.verdict)
+            if acting is None:
+                return None
+        if acting is None:
+            return self._decision(self._passing, unless, admits)
+        return None if unless or admits is not None else self._decision(acting)
+
+    def _decision(
+        self, batch: PassingBatch, unless: bytes = b"", admits: Admits | None = None
+    ) -> CachedDecision:
+        """Return the one decision for all frames of a batch under these conditions."""
+        made = CachedDecision(batch, unless, admits)
+        return self._known.setdefault(made, made)
+
+    def _batch_for(self, state: RuleState, direction: Direction, verdict: object) -> VerdictBatch | None:
+        """Return the batch of a rule with this verdict; None: only the general path knows the verdict."""
+        if not isinstance(verdict, Drop) and not (isinstance(verdict, Hold) and not verdict.overtake):
+            return None
+        batch = self._acting.get((direction, state.rule))
+        if batch is None:
+            batch = self._acting[direction, state.rule] = VerdictBatch(state, direction, verdict)
+        return batch
