@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
+from natsproxy.cli.options import Rows, shown_settings
 from natsproxy.cli.run import run, unknown_variables
-from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.config.files import inline_rules
 from natsproxy.rules.file.serialize import to_toml, value_to_toml
 

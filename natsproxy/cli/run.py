@@ -18,10 +18,9 @@ import click
 
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.foreground import STOP, run_with_signals
-from natsproxy.cli.options import setting_flag
+from natsproxy.cli.options import Rows, setting_flag, shown_settings
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.service import Service, log_proxy
-from natsproxy.cli.settings_shown import Rows, shown_settings
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.admin import ADMIN_VARIABLE, AdminSettings
 from natsproxy.config.files import inline_rules, read_file
