@@ -3,6 +3,7 @@
 - READ: a request for information or for a stored message, and service discovery.
 - PULL: a pull request.  It changes nothing as long as no message is there.
 - INBOX: a subscription to an inbox, which belongs to the request that names the inbox.
+- OPTIONAL: timing decides if a client sends it: UNSUB and answers to flow control.
 
 Every other frame is a CHANGE.  `DeliveryRequest` is the meaning of a pull request, or of the creation of a
 push consumer with heartbeats: the server sends statuses for it at times that the request itself sets.
@@ -34,6 +35,7 @@ _READS: Final = frozenset(
     }
 )
 _DISCOVERY: Final = (b"$SRV.PING", b"$SRV.INFO", b"$SRV.STATS")
+_FLOW_CONTROL: Final = b"$JS.FC."
 _PULL: Final = b"CONSUMER.MSG.NEXT"
 _CREATES: Final = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
 Consumer = tuple[bytes, bytes]
@@ -47,6 +49,7 @@ class FrameKind(Enum):
     READ = "read"
     PULL = "pull"
     INBOX = "inbox"
+    OPTIONAL = "optional"
 
 
 POLLS: Final = (FrameKind.READ, FrameKind.PULL)
@@ -55,6 +58,8 @@ POLLS: Final = (FrameKind.READ, FrameKind.PULL)
 def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> FrameKind:
     """Return the kind of a client frame; publishes on the subjects of `repeat` are taken for reads."""
     subject = frame.subject
+    if frame.op == Op.UNSUB or subject.startswith(_FLOW_CONTROL):
+        return FrameKind.OPTIONAL
     if repeat and frame.op != Op.SUB and any(matches(pattern, subject) for pattern in repeat):
         return FrameKind.READ
     if not subject.startswith((b"$", INBOX)):
@@ -71,11 +76,6 @@ def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> FrameKind:
     return (
         FrameKind.PULL if call.verb == _PULL else FrameKind.READ if call.verb in _READS else FrameKind.CHANGE
     )
-
-
-def is_optional(frame: Frame) -> bool:
-    """Tell whether timing decides if a client sends a frame: UNSUB and answers to flow control."""
-    return frame.op == Op.UNSUB or frame.subject.startswith(b"$JS.FC.")
 
 
 class DeliveryRequest(NamedTuple):

@@ -59,11 +59,12 @@ class Matcher:
         self._by_headers = "headers" in options.match_on
         self._treatment = lru_cache(options.header)  # names repeat, and are compared with many patterns
         self._all_bodies = "body" in options.match_on and not options.ignore_bodies
+        self._like_subject = options.like_subject if options.like_subjects else lambda subject: None
         self._scrubber = Scrubber(options.filters) if options.filters else None
 
     def any_subject(self, frame: Frame) -> bool:
         """Tell whether a frame may agree with one on another subject."""
-        return self._free_subject(frame) or self.options.like_subject(frame.subject) is not None
+        return self._free_subject(frame) or self._like_subject(frame.subject) is not None
 
     def _free_subject(self, frame: Frame) -> bool:
         """Tell whether the subject of a frame need not agree; those of SUBs and of NATS itself have to."""
@@ -105,6 +106,11 @@ class Matcher:
             return frame.body
         return json.dumps(counted(value, self.options, frame.subject, volatile or frozenset())).encode()
 
+    def agree(self, recorded: Frame, live: Frame) -> LearnedPairs | None:
+        """Return the pairs of values that two frames of one kind teach; None where they differ."""
+        learned = LearnedPairs()
+        return learned if self.differs(recorded, live, learned) is None else None
+
     def differs(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
         """Return the first difference of two frames of one kind; None when they agree.
 
@@ -131,7 +137,7 @@ class Matcher:
         return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: LearnedPairs) -> Difference | None:
-        like = self.options.like_subject(recorded)
+        like = self._like_subject(recorded)
         if like is not None and matches(like, live):
             at = self.identifiers.pair_tokens(recorded, live, new)
         else:

@@ -17,7 +17,7 @@ from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.causes import Cause, Causes, Timing
 from natsproxy.replay.conversation.exchanges import Effect, RecordedConnection, RecordedExchange, standalone
-from natsproxy.replay.conversation.frame_kind import FrameKind, is_optional, kind_of
+from natsproxy.replay.conversation.frame_kind import FrameKind, kind_of
 from natsproxy.replay.conversation.steps import Began, Event, Step
 from natsproxy.replay.conversation.stored_messages import StoredMessages
 from natsproxy.session import close_reasons
@@ -84,7 +84,7 @@ class Recording:
     def _step(self, step: Step) -> RecordedExchange | Effect | None:
         connection = self._connection(step.conn)
         op = step.frame.op
-        if op in _LIVE or is_optional(step.frame):  # answered live, or never waited for
+        if op in _LIVE:
             return None
         if op == Op.INFO:
             self.info = self.info or step.frame.args
@@ -96,14 +96,14 @@ class Recording:
                 except ValueError as error:
                     raise CaptureError(f"connection {step.conn} has an invalid CONNECT: {error}") from None
         elif step.direction == C2S:
-            return self._exchange(connection, step)
+            kind = self.kind_of(step.frame)
+            return None if kind is FrameKind.OPTIONAL else self._exchange(connection, step, kind)
         else:
             cause = self._causes.of(step)
             return None if cause.timing is Timing.LIVE else self._effect(step, cause)
         return None
 
-    def _exchange(self, connection: RecordedConnection, step: Step) -> RecordedExchange:
-        kind = self.kind_of(step.frame)
+    def _exchange(self, connection: RecordedConnection, step: Step, kind: FrameKind) -> RecordedExchange:
         self._causes.sent(step, kind)
         connection.last_seq = step.seq
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():

@@ -11,7 +11,6 @@ from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
 from natsproxy.replay.conversation.identifier_map import LearnedPairs
 from natsproxy.replay.server_playback.progress import ConnectionProgress, PendingEffect, Requester
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Op
 
 HISTORY: Final = 64
 """Frames after which a client stays with its recorded connection."""
@@ -94,18 +93,15 @@ class Client:
     # -- matching
 
     def keep_history(self, frame: Frame) -> None:
-        """Keep one of its first frames: they may have to be matched again."""
-        if len(self.history) < HISTORY:
+        """Keep one of its first frames: until it is committed, they may have to be matched again."""
+        if not self.history or (not self.committed and len(self.history) < HISTORY):
             self.history.append(standalone(frame))
 
-    def note_use(
-        self, exchange: RecordedExchange, effects: list[PendingEffect], learned: LearnedPairs
-    ) -> None:
-        """Note the exchange that one of its frames matched, as long as that may have to be undone."""
-        if not self.committed:
-            self.committed = bool(effects) or len(self.history) >= HISTORY
-            self.used.append(exchange)
-            self.learned.add(learned)
+    def note_use(self, exchange: RecordedExchange, learned: LearnedPairs, *, has_effects: bool) -> None:
+        """Note the exchange that one of its frames matched, since that may have to be undone."""
+        self.committed = has_effects or len(self.history) >= HISTORY
+        self.used.append(exchange)
+        self.learned.add(learned)
 
     def play(self, connection: ConnectionProgress) -> None:
         """Play a recorded connection, in place of the one before."""
@@ -128,6 +124,6 @@ class Client:
 
     def matched_subscription(self, exchange: RecordedExchange, frame: Frame) -> None:
         """Note which recorded subscription a SUB of it stands for."""
-        if self.playing is not None and frame.op == Op.SUB:
+        if self.playing is not None:
             self.playing.sids[exchange.frame.sid] = frame.sid
             self.sids[frame.sid] = exchange.frame.sid

@@ -92,14 +92,14 @@ class DeliveryRequests(EffectSource):
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
         """Note a frame that asks for deliveries."""
-        request, known = delivery_request(sent.frame), requested_by(sent)
-        if request is None or known is None or sent.client.playing is None:
+        request = None if sent.request is None else delivery_request(sent.frame)
+        if request is None or sent.request is None or sent.client.playing is None:
             return []
         live = LiveRequest(
             sent.client,
             sent.client.playing,
             request,
-            known.consumer,
+            sent.request.consumer,
             standalone(sent.frame),
             request.deliver or sent.frame.reply,
             request.batch,
@@ -230,11 +230,6 @@ class DeliveryRequests(EffectSource):
             self._due = [entry for entry in self._due if entry[2].open]
             heapq.heapify(self._due)
             self._most_due = 2 * len(self._due) + _CLOSED_KEPT
-
-
-def requested_by(sent: ClientFrame) -> DeliveryRequest | None:
-    """Return the delivery request, under its recorded names, that a frame is; None for any other frame."""
-    return None if sent.like is None else delivery_request(sent.like.frame)
 
 
 def _put_off(one: LiveRequest, reply: bytes, now: int) -> None:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import NamedTuple
 
 from natsproxy.replay.conversation.exchanges import RecordedExchange
-from natsproxy.replay.conversation.frame_kind import FrameKind
+from natsproxy.replay.conversation.frame_kind import DeliveryRequest, FrameKind
 from natsproxy.replay.server_playback.actions import Action
 from natsproxy.replay.server_playback.client import Client
 from natsproxy.replay.server_playback.played import PlayedPoll
@@ -15,10 +15,11 @@ from natsproxy.wire.frames import Frame
 
 
 class ClientFrame(NamedTuple):
-    """A frame of a live client, and what it matched: an exchange, an earlier poll, or nothing recorded.
+    """A frame of a live client, and what it matched.
 
-    exchange: it was used just now.  ready: the effects that waited for it alone.  again: the poll whose
-    answers it gets again.
+    exchange: the recorded exchange that it is, used just now; or with `again` the one of that earlier poll,
+    whose answers it gets again; None for an unrecorded frame.  request: the delivery request that the
+    exchange is.  effects: those that waited for it.
     """
 
     client: Client
@@ -26,13 +27,9 @@ class ClientFrame(NamedTuple):
     kind: FrameKind
     now: int
     exchange: RecordedExchange | None = None
-    ready: tuple[PendingEffect, ...] = ()
+    request: DeliveryRequest | None = None
+    effects: list[PendingEffect] | tuple[()] = ()
     again: PlayedPoll | None = None
-
-    @property
-    def like(self) -> RecordedExchange | None:
-        """The recorded exchange that it is like, used just now or before; None for an unrecorded frame."""
-        return self.exchange if self.again is None else self.again.exchange
 
 
 class EffectSource(ABC):

@@ -52,8 +52,6 @@ class LiveServer(EffectSource):
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
         """Forward an unrecorded SUB or publish; it may be the first."""
-        if sent.like is not None:
-            return []
         client, frame = sent.client, sent.frame
         actions = [] if self._begun else self._begin(client)
         if frame.op != Op.SUB:  # that was forwarded by `accompany`

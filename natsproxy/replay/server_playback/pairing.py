@@ -73,9 +73,10 @@ class Pairing:
     def _fits(self, connection: ConnectionProgress, frames: list[Frame]) -> int:
         """Count the frames that a recorded connection has exchanges for; learn nothing."""
         taken: set[int] = set()
-        learned = LearnedPairs()
+        learned, identifiers = LearnedPairs(), self._matcher.identifiers
         for frame in map(self._matcher.seen, frames):
-            for exchange in self._candidates(connection, frame):
+            any_subject = self._matcher.any_subject(frame)
+            for exchange in connection.unused.candidates(frame, identifiers, any_subject=any_subject):
                 if exchange.seq in taken:
                     continue
                 trial = learned.copy()
@@ -131,8 +132,8 @@ class Pairing:
             return found
         seen = self._matcher.seen(frame)
         for exchange in self._due(playing, seen, kind):
-            learned = LearnedPairs()
-            if self._matcher.differs(exchange.frame, seen, learned) is None:
+            learned = self._matcher.agree(exchange.frame, seen)
+            if learned is not None:
                 return Match(exchange, learned)
         return found
 
@@ -148,7 +149,7 @@ class Pairing:
         bare = self._matcher.seen(frame)._replace(reply=b"")
         for poll in self._progress.polls.of(client.playing.conn, key_of(bare)):
             known = poll.exchange.frame._replace(reply=b"")
-            if kind is FrameKind.PULL or self._matcher.differs(known, bare, LearnedPairs()) is None:
+            if kind is FrameKind.PULL or self._matcher.agree(known, bare) is not None:
                 return poll
         return None
 
@@ -170,27 +171,23 @@ class Pairing:
             return filter(self.is_due, playing.unused.equal(seen, self._matcher.identifiers))
         return itertools.takewhile(self.is_due, playing.unused.by_key.get(key_of(seen), ()))
 
-    def _candidates(self, connection: ConnectionProgress, seen: Frame) -> Iterator[RecordedExchange]:
-        any_subject = self._matcher.any_subject(seen)
-        return connection.unused.candidates(seen, self._matcher.identifiers, any_subject=any_subject)
-
     def _first(self, playing: ConnectionProgress | None, frame: Frame) -> Match | None:
         """Return the first exchange that agrees: of its own connection, else of another worker's."""
         if playing is None:
             return None
         seen = self._matcher.seen(frame)
-        for exchange in self._candidates(playing, seen):
-            learned = LearnedPairs()
-            if self._matcher.differs(exchange.frame, seen, learned) is None and self._in_turn(exchange):
+        any_subject, identifiers = self._matcher.any_subject(seen), self._matcher.identifiers
+        for exchange in playing.unused.candidates(seen, identifiers, any_subject=any_subject):
+            learned = self._matcher.agree(exchange.frame, seen)
+            if learned is not None and self._in_turn(exchange):
                 return Match(exchange, learned)
         bare = seen._replace(reply=b"")
         for connection in self._siblings(playing, seen):
-            for exchange in self._candidates(connection, seen):
-                learned = LearnedPairs()
-                same = _is_like(exchange, seen) and not self._matcher.differs(
-                    exchange.frame._replace(reply=b""), bare, learned
-                )
-                if same and self._in_turn(exchange):
+            for exchange in connection.unused.candidates(seen, identifiers, any_subject=any_subject):
+                if not _is_like(exchange, seen):
+                    continue
+                learned = self._matcher.agree(exchange.frame._replace(reply=b""), bare)
+                if learned is not None and self._in_turn(exchange):
                     return Match(exchange, learned)
         return None
 
@@ -220,21 +217,28 @@ class Pairing:
     # -- use
 
     def use(self, client: Client, match: Match, frame: Frame, kind: FrameKind, now: int) -> ClientFrame:
-        """Count the exchange that a frame of a client matched as used."""
-        exchange = match.exchange
+        """Use the exchange that a frame of a client matched, and learn the values that it teaches."""
+        exchange, learned = match
+        self._matcher.identifiers.learn(learned)
+        effects = self._progress.use(exchange, frame, now)
+        if not client.committed:
+            client.note_use(exchange, learned, has_effects=bool(effects))
         if client.playing is not None and frame.reply and exchange.conn != client.playing.conn:
-            client.take_answers(exchange, self._progress.effects_of(exchange), frame)
-        ready = self._progress.use(exchange, frame, now)
-        client.matched_subscription(exchange, frame)
-        return ClientFrame(client, frame, kind, now, exchange, tuple(ready))
+            client.take_answers(exchange, effects, frame)
+        if frame.op == Op.SUB:
+            client.matched_subscription(exchange, frame)
+        return ClientFrame(client, frame, kind, now, exchange, delivery_request(exchange.frame), effects)
 
-    def learn(self, client: Client, match: Match) -> None:
-        """Let the values count that the frame of a client taught."""
-        self._matcher.identifiers.learn(match.learned)
-        client.note_use(match.exchange, self._progress.effects_of(match.exchange), match.learned)
+    def repeat(
+        self, client: Client, poll: PlayedPoll, frame: Frame, kind: FrameKind, now: int
+    ) -> ClientFrame:
+        """Take a frame of a client as an earlier poll once more."""
+        client.committed = True
+        request = delivery_request(poll.exchange.frame)
+        return ClientFrame(client, frame, kind, now, poll.exchange, request, again=poll)
 
     def fulfil(self, match: Match, frame: Frame, now: int) -> list[PendingEffect]:
-        """Use the recorded request for a live one that is open already; return the effects that are ready."""
+        """Use the recorded request for a live one that is open; return the effects that waited for it."""
         self._matcher.identifiers.learn(match.learned)
         return self._progress.use(match.exchange, frame, now)
 
@@ -248,7 +252,6 @@ class Pairing:
                 if exchange is not None:
                     client.inboxes.pop(sid, None)
                     match = Match(exchange, LearnedPairs())
-                    client.note_use(exchange, self._progress.effects_of(exchange), match.learned)
                     yield self.use(client, match, frame, FrameKind.INBOX, now)
 
     def unnamed_inboxes(self, client: Client, now: int) -> Iterator[ClientFrame]:
@@ -259,7 +262,6 @@ class Pairing:
             if match is None:
                 yield ClientFrame(client, frame, FrameKind.INBOX, now)
             else:
-                self._matcher.identifiers.learn(match.learned)
                 yield self.use(client, match, frame, FrameKind.INBOX, then)
 
 

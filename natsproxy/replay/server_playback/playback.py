@@ -3,8 +3,8 @@
 1. A live client gets INFO at once.  `pairing.py` chooses the recorded connection that it plays.
 2. Each client frame is matched to the earliest unused exchange of that connection that agrees
    (`conversation/matching.py`); identifiers are learned on the way.
-3. What it matched goes to the effect sources one after the other; each returns the actions that follow:
-   `delivery_requests.py`, `recorded_effects.py`, `repeated_polls.py`, and for unrecorded input the last one.
+3. A frame and what it matched go to the effect sources one after the other; each returns the actions that
+   follow: `delivery_requests.py`, `recorded_effects.py`, `repeated_polls.py`.
 4. PING is answered live, by the real server once it has frames of the client.  Verbose clients get `+OK`.
    UNSUB and answers to flow control never mismatch, and a subscription to an inbox belongs to the request
    that names it.
@@ -21,7 +21,7 @@ from typing import Final, Literal
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
-from natsproxy.replay.conversation.frame_kind import FrameKind, is_optional
+from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
@@ -98,13 +98,14 @@ class ServerPlayback:
         self._live: LiveServer | None = None
         self.new_episodes: NewEpisodes | None = None
         self._sources: list[EffectSource] = [self._requests, self._effects, polls]
+        self._unrecorded: list[EffectSource] = []
         if unrecorded == "error":
-            self._sources.append(self._refusals)
+            self._unrecorded.append(self._refusals)
         elif unrecorded in ("pass", "record"):
             if unrecorded == "record":
                 self.new_episodes = NewEpisodes(self.progress, self.identifiers)
             self._live = LiveServer(self._clients, self.new_episodes)
-            self._sources.append(self._live)
+            self._unrecorded.append(self._live)
         self.progress.fill()
 
     # -- events in
@@ -153,7 +154,7 @@ class ServerPlayback:
             held, client.held = client.held, []
             for frame in held:
                 actions += self._on_frame(client, frame, now)
-        actions += [_pong(client)] * pongs
+        actions += [_pong(client) for _ in range(pongs)]
         return [*actions, *self._follow_up()]
 
     def closed(self, client_id: int, now: int) -> list[Action]:
@@ -163,7 +164,7 @@ class ServerPlayback:
             # A client that played no frame gives its recorded connection back.
             if client.playing is not None and not client.history:
                 client.playing.client_id = None
-            for source in self._sources:
+            for source in (*self._sources, *self._unrecorded):
                 source.on_leave(client, now)
         return self._follow_up()
 
@@ -232,19 +233,19 @@ class ServerPlayback:
 
     def _on_frame(self, client: Client, frame: Frame, now: int) -> list[Action]:
         """Note what a frame says about subscriptions, and play it."""
+        kind = self.recording.kind_of(frame)
+        optional = kind is FrameKind.OPTIONAL
         actions: list[Action] = []
-        optional = is_optional(frame)
         if self._live is not None and (optional or frame.op == Op.SUB):
             actions += self._live.accompany(client, frame, now)
         if frame.op == Op.SUB:
             client.subscribe(frame)
         elif frame.op == Op.UNSUB:
             client.unsubscribe(frame)
-        return actions if optional else [*actions, *self._play(client, frame, now)]
+        return actions if optional else [*actions, *self._play(client, frame, kind, now)]
 
-    def _play(self, client: Client, frame: Frame, now: int) -> list[Action]:
+    def _play(self, client: Client, frame: Frame, kind: FrameKind, now: int) -> list[Action]:
         """Match a frame; where another connection fits with all frames before it, match those anew."""
-        kind = self.recording.kind_of(frame)
         found = self._pairing.match(client, frame, kind)
         if found is None and kind is not FrameKind.INBOX and self._pairing.move(client, frame):
             frames, client.history = [*client.history, frame], []
@@ -259,19 +260,19 @@ class ServerPlayback:
         self, client: Client, frame: Frame, kind: FrameKind, found: Match | PlayedPoll | None, now: int
     ) -> list[Action]:
         if isinstance(found, PlayedPoll):
-            client.committed = True
-            return self._answer(ClientFrame(client, frame, kind, now, again=found))
+            return self._answer(self._pairing.repeat(client, found, frame, kind, now))
         client.keep_history(frame)
         if kind is FrameKind.INBOX and client.playing is not None:  # its request will name it
             client.inboxes[frame.sid] = standalone(frame), now
             return self._answer_all(self._pairing.named_inboxes(now))
         if found is None:
-            return self._unrecorded(ClientFrame(client, frame, kind, now))
-        self._pairing.learn(client, found)
+            return self._refer(ClientFrame(client, frame, kind, now))
+        sent = self._pairing.use(client, found, frame, kind, now)
         inboxes = self._answer_all(self._pairing.named_inboxes(now)) if found.learned.live else []
-        return [*inboxes, *self._answer(self._pairing.use(client, found, frame, kind, now))]
+        return [*inboxes, *self._answer(sent)]
 
-    def _unrecorded(self, sent: ClientFrame) -> list[Action]:
+    def _refer(self, sent: ClientFrame) -> list[Action]:
+        """Give an unrecorded frame to the source for those."""
         inboxes: list[Action] = []
         if self.new_episodes is not None:  # they name inboxes as the recording does, and need their sids
             inboxes = self._answer_all(self._pairing.unnamed_inboxes(sent.client, sent.now))
@@ -281,7 +282,8 @@ class ServerPlayback:
         return [action for sent in frames for action in self._answer(sent)]
 
     def _answer(self, sent: ClientFrame) -> list[Action]:
-        return [action for source in self._sources for action in source.on_frame(sent)]
+        sources = self._sources if sent.exchange is not None else self._unrecorded
+        return [action for source in sources for action in source.on_frame(sent)]
 
     def _follow_up(self) -> list[Action]:
         """Read on; send what was read after its causes had happened, and what waits for no more."""

@@ -195,7 +195,7 @@ class Progress:
     # -- playing
 
     def use(self, exchange: RecordedExchange, live_frame: Frame, now: int) -> list[PendingEffect]:
-        """Count an exchange as having happened; return the effects that waited for it alone.
+        """Count an exchange as having happened; return the effects that waited for it.
 
         live_frame: the frame that matched it; copies of a publish carry its body.
         """
@@ -210,16 +210,13 @@ class Progress:
             self.polls.add(PlayedPoll(exchange, _answers(exchange, effects)))
         self.played += 1
         self._size -= exchange.size
-        ready = []
         alone = None
         for pending in effects:
             if pending.effect.copy_of is exchange:
                 pending.live = alone = alone or standalone(live_frame)
             pending.pending_causes -= 1
             pending.caused_at = max(pending.caused_at, now)
-            if not pending.pending_causes:
-                ready.append(pending)
-        return ready
+        return effects
 
     def give_back(self, exchange: RecordedExchange) -> None:
         """Undo `use` of an exchange without effects: the wrong client had matched it."""
@@ -248,10 +245,6 @@ class Progress:
             self.reached = (seq, now)
 
     # -- questions
-
-    def effects_of(self, exchange: RecordedExchange) -> list[PendingEffect]:
-        """Return the effects that wait for an exchange that was not used yet."""
-        return self._effects.get(exchange.seq, [])
 
     def next_change(self, playing: Collection[int]) -> int | None:
         """Return the seq of the first CHANGE that the live clients `playing` still have to send."""

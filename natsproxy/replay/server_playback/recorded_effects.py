@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.exchanges import END, QueueKey
 from natsproxy.replay.conversation.identifier_map import SHORTEST, IdentifierMap, live_text
 from natsproxy.replay.server_playback.actions import Action, DisconnectClient, SendToClient
 from natsproxy.replay.server_playback.client import Client
-from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests, requested_by
+from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests, LiveRequest
 from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
 from natsproxy.replay.server_playback.progress import (
     AwaitedBy,
@@ -29,6 +30,15 @@ from natsproxy.replay.server_playback.progress import (
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
+
+
+class _Target(NamedTuple):
+    """A live client, its subscription, and the inbox or the pull request that gets a message."""
+
+    client_id: int
+    sid: bytes = b""
+    inbox: bytes = b""
+    pull: LiveRequest | None = None
 
 
 class RecordedEffects(EffectSource):
@@ -54,19 +64,17 @@ class RecordedEffects(EffectSource):
     # -- events
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Send what waited for a frame alone, or for the subscription or the pull request that it is."""
-        playing = sent.client.playing
-        if playing is None or sent.like is None:
+        """Send what waited for a frame, or for the subscription or the pull request that it is."""
+        playing, exchange = sent.client.playing, sent.exchange
+        if playing is None or exchange is None:
             return []
         actions: list[Action] = []
         if sent.frame.op == Op.SUB:
-            actions += self.arrived(playing, sent.like.frame.sid, sent.now)
-        else:
-            request = requested_by(sent)
-            if request is not None and request.batch is not None:
-                actions += self.arrived(playing, request.consumer, sent.now)
-        actions += self.caused(sent.ready, sent.now)
-        if END in playing.queues and sent.exchange is not None:
+            actions += self.arrived(playing, exchange.frame.sid, sent.now)
+        elif sent.request is not None and sent.request.batch is not None:
+            actions += self.arrived(playing, sent.request.consumer, sent.now)
+        actions += self.caused(sent.effects, sent.now)
+        if END in playing.queues and sent.again is None:
             actions += self.release(playing, END, sent.now)
         return actions
 
@@ -89,8 +97,9 @@ class RecordedEffects(EffectSource):
             actions += self.release(connection, key, now)
         return actions
 
-    def caused(self, ready: Iterable[PendingEffect], now: int) -> list[Action]:
-        """Send effects whose last cause has happened."""
+    def caused(self, effects: Iterable[PendingEffect], now: int) -> list[Action]:
+        """Send those effects whose last cause has happened."""
+        ready = [pending for pending in effects if not pending.pending_causes]
         for pending in ready:
             timed = pending.effect.timing is Timing.TIMED or self._recorded_timing
             pending.due = pending.caused_at + (pending.effect.offset if timed else 0)
@@ -108,7 +117,8 @@ class RecordedEffects(EffectSource):
             pending = queue[0]
             if pending.due is None:  # its causes have not happened, and those behind it keep their order
                 return actions
-            if not self._reaches(connection, pending):
+            target = self._target(connection, pending)
+            if target is None:
                 connection.waiting.setdefault(_awaits(pending), {})[key] = None
                 return actions
             if pending.due > now:
@@ -116,7 +126,7 @@ class RecordedEffects(EffectSource):
                 heapq.heappush(self._due, (pending.due, self._ties, connection, key))
                 return actions
             queue.popleft()
-            actions += self._deliver(connection, pending, now)
+            actions += self._deliver(connection, pending, target, now)
             # Only the end of the connection is left: it waited for all other effects.
             if connection.unsent == 1 and END in connection.queues:
                 actions += self.release(connection, END, now)
@@ -126,60 +136,48 @@ class RecordedEffects(EffectSource):
 
     # -- one effect
 
-    def _reaches(self, connection: ConnectionProgress, pending: PendingEffect) -> bool:
-        """Tell whether an effect can reach its client; the end of a connection comes after all else."""
+    def _target(self, connection: ConnectionProgress, pending: PendingEffect) -> _Target | None:
+        """Return where an effect goes, None while it cannot; the end of a connection comes after all else."""
         effect, frame = pending.effect, pending.effect.frame
         if pending.to is not None:
-            return True
-        if connection.client_id is None:
-            return False
+            return _Target(*pending.to)
+        client_id = connection.client_id
+        if client_id is None:
+            return None
         if frame is None:
-            return not connection.unused_changes and connection.unsent == 1
+            last = not connection.unused_changes and connection.unsent == 1
+            return _Target(client_id) if last else None
         if effect.pulled is not None:
-            return self._requests.next_pull(connection, effect.pulled) is not None
-        return not frame.sid or connection.live_sid(frame.sid) is not None
+            pull = self._requests.next_pull(connection, effect.pulled)
+            return None if pull is None else _Target(client_id, pull.sid or b"", pull=pull)
+        sid = connection.live_sid(frame.sid) if frame.sid else b""
+        return None if sid is None else _Target(client_id, sid)
 
-    def _deliver(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> list[Action]:
+    def _deliver(
+        self, connection: ConnectionProgress, pending: PendingEffect, target: _Target, now: int
+    ) -> list[Action]:
         self._progress.sent(pending, now)
-        client_id = connection.client_id if pending.to is None else pending.to.client_id
-        client = None if client_id is None else self._clients.get(client_id)
+        client = self._clients.get(target.client_id)
         if client is None:
             return []
         client.committed = True
         frame = pending.effect.frame
         if frame is None:
             return [DisconnectClient(client.id)]
-        if pending.to is not None:
-            sid, data = pending.to.sid, self._message(pending, frame, pending.to.sid, pending.to.inbox)
-        elif frame.op in (Op.MSG, Op.HMSG):
-            sid = self._sid(client, connection, pending, frame, now)
-            data = self._message(pending, frame, sid)
-        else:
+        if frame.op not in (Op.MSG, Op.HMSG):
             return [SendToClient(client.id, frame.raw)]
-        client.received(sid, frame)
-        return [SendToClient(client.id, data)]
+        if target.pull is not None:
+            self._requests.delivered(target.pull, frame.reply, now)
+        elif pending.effect.delivery and not target.inbox and frame.reply:
+            self._requests.pushed(client, target.sid, frame.reply, now)
+        elif pending.effect.delivery and not target.inbox:
+            self._requests.ended(connection, self._identifiers.to_live(frame.subject))
+        action = SendToClient(client.id, self._message(pending, frame, target.sid, target.inbox))
+        if client.limits:
+            client.received(target.sid, frame)
+        return [action]
 
-    def _sid(
-        self, client: Client, connection: ConnectionProgress, pending: PendingEffect, frame: Frame, now: int
-    ) -> bytes:
-        """Return the live subscription for a message; count it where it fulfils a delivery request."""
-        effect = pending.effect
-        if effect.pulled is not None:
-            pull = self._requests.next_pull(connection, effect.pulled)
-            assert pull is not None  # else it would not have been released
-            sid = pull.sid or b""
-            self._requests.delivered(pull, frame.reply, now)
-            return sid
-        found = connection.live_sid(frame.sid)
-        assert found is not None  # else it would not have been released
-        if effect.delivery:
-            if frame.reply:
-                self._requests.pushed(client, found, frame.reply, now)
-            else:
-                self._requests.ended(connection, self._identifiers.to_live(frame.subject))
-        return found
-
-    def _message(self, pending: PendingEffect, frame: Frame, sid: bytes, inbox: bytes = b"") -> bytes:
+    def _message(self, pending: PendingEffect, frame: Frame, sid: bytes, inbox: bytes) -> bytes:
         live, publish = pending.live, pending.effect.copy_of
         subject = inbox or self.live(frame.subject)
         reply, block = frame.reply, frame.headers if frame.header_size else b""

@@ -55,8 +55,6 @@ class Refusals(EffectSource):
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
         """Refuse an unrecorded frame; the reason has the difference from the nearest recorded one."""
-        if sent.like is not None:
-            return []
         client, frame = sent.client, sent.frame
         mismatch = mismatch_of(client, self._matcher.seen(frame), self._progress, self._matcher)
         if len(self.mismatches) < _MISMATCHES:

@@ -8,7 +8,7 @@ import pytest
 
 from natsproxy.errors import CaptureError
 from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
-from natsproxy.replay.conversation.frame_kind import is_optional
+from natsproxy.replay.conversation.frame_kind import FrameKind, kind_of
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.recording import Recording
 from natsproxy.replay.server_playback.progress import Progress
@@ -51,7 +51,7 @@ def test_an_effect_read_after_its_cause_was_used_waits_for_nothing() -> None:
 
 def test_unsubscribing_and_flow_control_are_optional() -> None:
     found = list(frames(b"UNSUB 1\r\nPUB $JS.FC.S.C.x 0\r\n\r\nPUB a 0\r\n\r\n", C2S))
-    assert [is_optional(frame) for frame in found] == [True, True, False]
+    assert [kind_of(frame) is FrameKind.OPTIONAL for frame in found] == [True, True, False]
 
 
 def test_an_invalid_connect_is_reported() -> None:
