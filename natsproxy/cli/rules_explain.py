@@ -19,7 +19,7 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.explain import SERVER_ONLY, Answer, Explanation, Question, question
+from natsproxy.rules.engine.explain import SERVER_ONLY, Explanation, FrameExplanation, Question, question
 from natsproxy.rules.engine.explain import explain as explain_frame
 from natsproxy.rules.engine.trial import TrialView
 from natsproxy.rules.file import values
@@ -156,7 +156,7 @@ def explain(file: Path, as_json: bool, **asked: Any) -> None:
         _print(answer, frame)
 
 
-def _print(answer: Answer, frame: Question) -> None:
+def _print(answer: FrameExplanation, frame: Question) -> None:
     steps = answer.rules
     for step in steps:
         click.echo(f"{'*' if step.acts else ' '} {step.rule.name} ({step.rule.kind}): {step.result}")

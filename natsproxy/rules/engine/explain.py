@@ -71,7 +71,7 @@ class Explanation(NamedTuple):
     result: str
 
 
-class Answer(NamedTuple):
+class FrameExplanation(NamedTuple):
     """One explanation per rule, in the order in which they run, and what was assumed."""
 
     rules: list[Explanation]
@@ -191,7 +191,9 @@ class _Run(NamedTuple):
     matched: set[str]
 
 
-def explain(chain: RuleChain, view: TrialView, asked: Question, unknown: Iterable[str] = ()) -> Answer:
+def explain(
+    chain: RuleChain, view: TrialView, asked: Question, unknown: Iterable[str] = ()
+) -> FrameExplanation:
     """Explain what the rules do to a frame.  unknown: the properties of the client that nobody named."""
     opened = RuleChain(replace(rule, gate=OPEN, shared=Count(since=-1)) for rule in chain.rules)
     run = _run(opened, view, asked)
@@ -215,7 +217,7 @@ def explain(chain: RuleChain, view: TrialView, asked: Question, unknown: Iterabl
         else:
             found.append(Explanation(rule, False, "", _why_not(rule, run, asked)))
     acting = [step.rule for step in found if step.acts]
-    return Answer(found, _assumptions(chain, here, acting, asked, unknown))
+    return FrameExplanation(found, _assumptions(chain, here, acting, asked, unknown))
 
 
 def _run(chain: RuleChain, view: TrialView, asked: Question) -> _Run:

@@ -30,8 +30,7 @@ from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.seeded_random import Draws
 from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
-from natsproxy.rules.rewriting.frames import FrameRewriter
-from natsproxy.rules.rewriting.trace import RewriteTrace
+from natsproxy.rules.rewriting.frames import FrameRewriter, RewriteTrace
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 

@@ -7,26 +7,31 @@ Theory
 2. Bytes that name no subject are kept: where the subject alone changes, all bytes behind it are copied.
 3. Most frames are plain and have a static decision (`engine/static_decisions.py`).  This is the general path,
    which knows all cases.
-4. A `RewriteTrace` belongs to one frame: it counts, draws random numbers and collects changed subjects.
+4. A `RewriteTrace` belongs to one frame.  A rule that rewrites counts a frame once, however many of its
+   subjects the rule changes and random numbers it draws; the draws of one frame differ by their number.  A
+   frame is one firing, by the rule that changed a subject first; its detail names the subjects before and
+   after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from natsproxy.events import Firing
 from natsproxy.protocol import errors
 from natsproxy.protocol.headers import get as get_header
 from natsproxy.protocol.headers import set_header, span, trace_span
 from natsproxy.protocol.jetstream import is_api
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.roles import MSGS, PUBS, TRANSLATION, OpenRequests
+from natsproxy.rules.model.rule import Rule
+from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.rewriting.jetstream_api import translate_api_subject, translate_body
 from natsproxy.rules.rewriting.subjects import Refused, Rewritten, SubjectRewriter
-from natsproxy.rules.rewriting.trace import RewriteTrace
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
 
 NATS_SUBJECT: Final = b"Nats-Subject"
@@ -37,6 +42,63 @@ SUBJECT_HEADERS: Final[tuple[Callable[[bytes], tuple[int, int] | None], ...]] = 
     lambda block: span(block, b"Nats-Schedule-Source"),
 )
 """Functions that find the subjects in the headers of a publish."""
+NAMED_CHANGES: Final = 4
+"""Changed subjects that a firing names at most."""
+
+
+class RewriteTrace:
+    """The trace of one frame.  subject: the client's form, for the firing."""
+
+    __slots__ = ("_changes", "_direction", "_drawn", "_label", "_matches", "_now", "_states", "subject")
+
+    def __init__(
+        self, states: Mapping[Rule, RuleState], direction: Direction, subject: bytes, now: int
+    ) -> None:
+        self.subject = subject
+        self._states = states
+        self._direction = direction
+        self._now = now
+        self._matches: dict[Rule, int] = {}
+        self._drawn = 0
+        self._changes: list[tuple[Rule, bytes, bytes]] = []
+        self._label = ""
+
+    def draw(self, rule: Rule) -> float:
+        """Return the next random number of a rule for this frame, in (0, 1)."""
+        self._drawn += 1
+        return self._states[rule].random(self._direction).draw(self._match(rule), self._drawn)
+
+    def _match(self, rule: Rule) -> int:
+        m = self._matches.get(rule)
+        if m is None:
+            # Counted at the first use: a rule that only looked at the frame has no match.
+            m = self._matches[rule] = self._states[rule].count(self._direction)
+        return m
+
+    def add(self, rule: Rule, before: bytes, after: bytes, label: str = "") -> None:
+        """Add a subject that a rule changed; after: `b""` where the frame goes nowhere."""
+        self._changes.append((rule, before, after))
+        self._label = label
+
+    def firings(self) -> tuple[Firing, ...]:
+        """Return the one firing of this frame, or none where no subject changed."""
+        if not self._changes:
+            return ()
+        rule = self._changes[0][0]
+        changes = dict.fromkeys(
+            f"{subject_text(before)} -> {subject_text(after) or 'nothing'}"
+            for _, before, after in self._changes[:NAMED_CHANGES]
+        )
+        firing = self._states[rule].firing(
+            self._direction,
+            self._now,
+            self._match(rule),
+            subject_text(self.subject),
+            0,
+            self._label,
+            ", ".join(changes),
+        )
+        return (firing,)
 
 
 class RewrittenFrame(NamedTuple):

@@ -9,7 +9,7 @@ import pytest
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.headers import build
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.explain import Answer, explain, question
+from natsproxy.rules.engine.explain import FrameExplanation, explain, question
 from natsproxy.rules.engine.trial import TrialView
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
@@ -61,7 +61,7 @@ lasts = "1s"
 """
 
 
-def answer(op: Op | None, subject: bytes, name: str | None = "", **more: Any) -> Answer:
+def answer(op: Op | None, subject: bytes, name: str | None = "", **more: Any) -> FrameExplanation:
     """Explain one frame; name: of the client, None where it was not given."""
     view = TrialView(Connect(verbose=False, pedantic=False, name=name or ""))
     unknown = ["name"] if name is None else []
