@@ -433,7 +433,7 @@ async def test_many_held_clients_do_not_dial_without_a_pause(
         return Dialled(endpoint, leg, b"INFO {}\r\n")
 
     monkeypatch.setattr(Dialer, "dial", dial)
-    settings = ProxySettings(upstream_hold=60 * SECOND)
+    settings = ProxySettings(upstream=(Server(Address("127.0.0.1", 4223)),), upstream_hold=60 * SECOND)
     upstreams = Upstreams(
         settings, TlsContexts(settings), lambda _: None, now_ns, 1, Shortage(lambda _: None, now_ns)
     )
