@@ -166,6 +166,6 @@ async def test_a_file_is_not_read_while_it_is_written(
 def test_something_must_be_there_to_watch() -> None:
     with (
         LogFile() as file,
-        pytest.raises(ConfigError, match="watch-files is for rules, certificates and credentials"),
+        pytest.raises(ConfigError, match="watch-files has nothing to watch"),
     ):
         Service(Proxy(ProxySettings()), file, None, None, watched=True)
