@@ -3,6 +3,10 @@
 trio charges some twenty microseconds for a round of its loop, as much as a whole request costs here.  A task
 that moves bytes may therefore wait for its own sockets and for trio's epoll at once, outside trio, as long as
 no other task is ready (an instrument counts them) and no deadline is due.
+
+A request through the proxy takes 65 µs of the processor so, and 103 µs by trio's loop alone (one client, one
+request at a time).  trio shows neither its epoll nor its next deadline, so both are read from its internals;
+where these have other names, nobody waits outside trio.
 """
 
 from __future__ import annotations

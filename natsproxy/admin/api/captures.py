@@ -44,24 +44,24 @@ SHAPES: Final = {
     ),
     "Capture": fields(
         {
-            "recording": flag("A capture is being made."),
+            "recording": flag("Whether a capture is being recorded."),
             "path": text("Its file or folder; null for none.", null=True),
             "file": text("The segment that is being written; null for none.", null=True),
-            "size": whole("The bytes of that segment so far."),
-            "waiting": whole("The bytes of memory that wait to be written."),
-            "unwritten": text("Why the capture that ended last is not whole; null if it is.", null=True),
+            "size": whole("Size of that segment so far, in bytes."),
+            "waiting": whole("Bytes in memory that are not written yet."),
+            "unwritten": text("Why the last capture is incomplete; null if it is complete.", null=True),
         }
     ),
     "Segment": fields(
         {
-            "name": text("For a download."),
-            "size": whole("Its bytes, as far as they can be read."),
-            "writing": flag("It is being written."),
-            "modified": text("When it was last written."),
+            "name": text("File name, for a download."),
+            "size": whole("Readable size in bytes."),
+            "writing": flag("Whether it is still being written."),
+            "modified": text("Time of the last write."),
             "modified_ns": whole("The same, as Unix time."),
         }
     ),
-    "Segments": fields({"total": whole("How many there are."), "segments": items(shape("Segment"))}),
+    "Segments": fields({"total": whole("Number of segments."), "segments": items(shape("Segment"))}),
 }
 
 
@@ -215,8 +215,8 @@ def operations(folder: Path | None) -> tuple[Operation, ...]:
     captures = Captures(folder)
     name = text("A file x.ncap, or a folder for segments.", most=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     mark = text("The note.", most=1000)
-    limit = Param("limit", whole("The most that are listed.", least=0, most=_MOST), 100)
-    offset = Param("offset", whole("How many to pass over.", most=1 << 53), 0)
+    limit = Param("limit", whole("Maximum number of results.", least=0, most=_MOST), 100)
+    offset = Param("offset", whole("Number of results to skip.", most=1 << 53), 0)
     answer = shape("Capture")
     return (
         Operation("GET", _PATH, "getCapture", "The capture that is being made.", captures.show, answer),

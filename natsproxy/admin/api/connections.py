@@ -38,41 +38,41 @@ _TEXTS: Final = {
 }
 _COUNTS: Final = fields(
     {
-        "c2s_bytes": whole("Bytes that came from the client."),
-        "c2s_frames": whole("Frames that came from the client."),
-        "c2s_frames_out": whole("Frames that went to the server."),
-        "s2c_bytes": whole("Bytes that came from the server."),
-        "s2c_frames": whole("Frames that came from the server."),
-        "s2c_frames_out": whole("Frames that went to the client."),
-        "to_client_waiting": whole("Bytes that the client has not taken yet."),
-        "to_server_waiting": whole("Bytes that the server has not taken yet."),
+        "c2s_bytes": whole("Bytes received from the client."),
+        "c2s_frames": whole("Frames received from the client."),
+        "c2s_frames_out": whole("Frames sent to the server."),
+        "s2c_bytes": whole("Bytes received from the server."),
+        "s2c_frames": whole("Frames received from the server."),
+        "s2c_frames_out": whole("Frames sent to the client."),
+        "to_client_waiting": whole("Bytes waiting to be sent to the client."),
+        "to_server_waiting": whole("Bytes waiting to be sent to the server."),
     }
 )
 _FACTS: Final = {
     "conn": whole("The connection's number, in events and captures.", least=1),
     **{name: text(words) for name, words in _TEXTS.items()},
-    "since": text("When it came."),
+    "since": text("Time at which it was accepted."),
     "since_ns": whole("The same, as Unix time."),
-    "suspended": flag("Its messages are lost."),
-    "paused": flag("Nothing is read from it."),
-    "subscriptions": whole("The number of its subscriptions."),
+    "suspended": flag("Whether its messages are dropped."),
+    "paused": flag("Whether reading from it is paused."),
+    "subscriptions": whole("Number of subscriptions."),
     "counts": _COUNTS,
 }
 _SUBSCRIPTION: Final = fields(
     {
-        "sid": text("The number that the client gave it."),
+        "sid": text("Subscription id (sid) chosen by the client."),
         "subject": text("Its subject, as the client wrote it."),
         "queue": text("Its queue group."),
-        "max": whole("The deliveries after which it ends, 0 for none."),
-        "delivered": whole("The deliveries so far, as far as they were counted."),
+        "max": whole("Maximum number of deliveries, 0 for no limit."),
+        "delivered": whole("Deliveries counted so far."),
     }
 )
 SHAPES: Final = {
     "Connection": fields(_FACTS),
     "Connections": fields(
         {
-            "total": whole("How many there are that the filters let through."),
-            "offset": whole("How many of them come before the first one here."),
+            "total": whole("Number of connections that match the filters."),
+            "offset": whole("Number of connections skipped."),
             "connections": items(shape("Connection")),
         }
     ),
@@ -81,13 +81,13 @@ SHAPES: Final = {
             **_FACTS,
             "connect": {**any_object("The client's CONNECT without secrets."), "type": ["object", "null"]},
             "subs": items(_SUBSCRIPTION),
-            "subs_offset": whole("How many subscriptions come before the first one here."),
+            "subs_offset": whole("Number of subscriptions skipped."),
         }
     ),
 }
 
-_LIMIT: Final = Param("limit", whole("The most that are listed.", least=0, most=_MOST), 100)
-_OFFSET: Final = Param("offset", whole("How many to pass over.", most=1 << 53), 0)
+_LIMIT: Final = Param("limit", whole("Maximum number of results.", least=0, most=_MOST), 100)
+_OFFSET: Final = Param("offset", whole("Number of results to skip.", most=1 << 53), 0)
 _FILTERS: Final = tuple(
     Param(name, text(f"Only those whose {name} is like this (* and ? stand for any letters).", most=256))
     for name in ("name", "user", "account", "client", "upstream", "lang")
@@ -248,7 +248,7 @@ OPERATIONS: Final = (
         "Lose the messages of a connection, or read nothing from it; it stays open.",
         _patch,
         shape("Connection"),
-        body=fields({}, {"suspended": flag("Lose its messages, of both directions."), "paused": _PAUSED}),
+        body=fields({}, {"suspended": flag("Drop its messages in both directions."), "paused": _PAUSED}),
         more=(404,),
     ),
     Operation(
@@ -261,7 +261,7 @@ OPERATIONS: Final = (
         params=(
             Param("error", text("Send this -ERR first.", most=200, pattern=_ONE_LINE)),
             Param("reset", flag("Close with RST."), False),
-            Param("reason", text("The detail of its end, in the log and in captures.", most=200)),
+            Param("reason", text("Reason for closing it, shown in the log and in captures.", most=200)),
         ),
         status=204,
         more=(404,),

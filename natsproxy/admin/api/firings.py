@@ -16,21 +16,21 @@ _PATH: Final = "/v1/proxies/{proxy}/firings"
 SHAPES: Final = {
     "Firing": fields(
         {
-            "number": whole("Rises by one with each event.", least=1),
-            "time": text("When."),
+            "number": whole("Sequence number of the event.", least=1),
+            "time": text("Time of the firing."),
             "time_ns": whole("The same, as Unix time."),
             "conn": whole("The number of the connection."),
             "key": text("The connection's key."),
             "rule": text("The rule's name."),
             "kind": text("The rule's kind."),
-            "direction": text("The way of the frame.", enum=["c2s", "s2c"]),
-            "action": text("The deed."),
+            "direction": text("Direction of the frame.", enum=["c2s", "s2c"]),
+            "action": text("Action taken."),
             "subject": text("The frame's subject."),
-            "ordinal": whole("The frame's number as it arrived; null for an action on the link.", null=True),
-            "m": whole("The number of the match."),
-            "count": whole("The frames that the event stands for."),
-            "delay_ns": whole("The delay that it got."),
-            "detail": text("More about it."),
+            "ordinal": whole("Ordinal of the frame as received; null for an action on the link.", null=True),
+            "m": whole("Number of the match."),
+            "count": whole("Number of frames that the event covers."),
+            "delay_ns": whole("Delay added, in nanoseconds."),
+            "detail": text("Further details."),
         }
     ),
     "Firings": fields(
@@ -100,7 +100,7 @@ OPERATIONS: Final = (
         f"The latest firings of rules, oldest first; {KEPT} are kept from when somebody first asks.",
         _list,
         shape("Firings"),
-        params=(Param("limit", whole("The most that are listed.", least=1, most=MOST), 100), _RULE, _CONN),
+        params=(Param("limit", whole("Maximum number of results.", least=1, most=MOST), 100), _RULE, _CONN),
     ),
     Operation(
         "GET",

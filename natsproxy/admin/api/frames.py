@@ -26,26 +26,26 @@ from natsproxy.wire.ops import ALL_OPS, Direction, Op, op_mask
 _OPS: Final = {op.label: op for op in Op}
 _HELD: Final = 4 << 20
 """Bytes of frames that wait for others of their exchange, for one viewer."""
-_REQUEST: Final = fields({"subject": text("Its subject."), "after_ns": whole("The time since it came.")})
+_REQUEST: Final = fields({"subject": text("Its subject."), "after_ns": whole("Time since the request.")})
 SHAPES: Final = {
     "Frame": fields(
         {
             "recorder": text("The id of the recorder, in captures; empty here."),
-            "time": text("When it came; when it went, for one of the proxy's own."),
+            "time": text("Time of receipt; of sending, for a frame that the proxy made."),
             "t_ns": whole("The same, as Unix time."),
             "run": whole("The run of the recorder, in captures; 1 here."),
             "conn": whole("The number of the connection."),
-            "direction": text("Its way.", enum=[direction.label for direction in Direction]),
-            "in": whole("Its number as it came; null for one of the proxy's own.", null=True),
-            "out": whole("Its number as it went; null for one that a rule kept.", null=True),
-            "delay_ns": whole("The time between the two."),
+            "direction": text("Direction of the frame.", enum=[direction.label for direction in Direction]),
+            "in": whole("Ordinal as received; null for a frame that the proxy made.", null=True),
+            "out": whole("Ordinal as sent; null for a frame that a rule dropped.", null=True),
+            "delay_ns": whole("Delay between receipt and sending."),
             "cause": text("The rule or the part of the proxy that acted; null for none.", null=True),
-            "flags": whole("As in captures: why it is not whole."),
+            "flags": whole("Flags as in captures: why the frame is incomplete."),
         },
         {
             "client": text("The client's name."),
             "exchange": whole("The number of its exchange, where exchanges were asked for."),
-            "routine": flag("A reader of a conversation does not need it."),
+            "routine": flag("Whether it is routine traffic that a reader can skip."),
             "of": whole("The number of the frame that it stands for, where a rule put it in its place."),
             "op": text("Its operation.", enum=list(_OPS)),
             "subject": text("Its subject."),
@@ -54,12 +54,12 @@ SHAPES: Final = {
             "queue": text("Its queue group."),
             "args": text("The arguments of INFO, CONNECT, -ERR and UNSUB, without secrets."),
             "headers": any_object("Values by names; a list where a name is there several times."),
-            "headers_cut": flag("Only the first of its headers are here."),
+            "headers_cut": flag("Whether headers are truncated."),
             "headers_raw": text("Headers that break the grammar, as they are."),
             "size": whole("The bytes of its payload, headers included."),
             "payload": text("Its payload, where it is UTF-8."),
             "payload_hex": text("Its payload, where it is not."),
-            "payload_cut": flag("Only its first bytes are here."),
+            "payload_cut": flag("Whether the payload is truncated."),
             "subscription": any_object("That of a delivery: subject and queue."),
             "request": {**_REQUEST, "description": "The request that it answers."},
             "meaning": any_object("Its meaning: kind, text, and more by kind; bad where something failed."),
@@ -78,12 +78,12 @@ SHAPES: Final = {
                     {
                         "conn": whole("The number of the connection."),
                         "client": text("The client's name."),
-                        "change": text("What it did.", enum=["opened", "closed"]),
-                        "t_ns": whole("When, as Unix time."),
+                        "change": text("Whether it was opened or closed.", enum=["opened", "closed"]),
+                        "t_ns": whole("Unix time of the change."),
                         "cause": text("Why it ended."),
-                        "detail": text("More about the cause."),
-                        "address": text("The client's, of one that was opened."),
-                        "server": text("The server's address, likewise."),
+                        "detail": text("Details of the cause."),
+                        "address": text("Client address of a connection that was opened."),
+                        "server": text("Server address of a connection that was opened."),
                     }
                 )
             ),
@@ -95,14 +95,14 @@ _FILTERS: Final = (
     Param("op", text("Only these operations: PUB,HPUB.", most=100)),
     Param("direction", text("Only this direction.", enum=["c2s", "s2c"])),
     Param("conn", whole("Only these connections.", most=1 << 53), many=True),
-    Param("client", text("Only clients whose name is like one of these (* and ?).", most=256), many=True),
+    Param("client", text("Only clients whose name matches one of these (* and ?).", most=256), many=True),
     Param("role", text("Only frames in these roles, as in rules: ack,nak.", most=256)),
     Param(
         "header", text("Only with all these headers: NAME, or NAME: VALUE (* and ?).", most=256), many=True
     ),
     Param("exchange", flag("And the frames of their exchanges."), False),
-    Param("payload", whole("The most bytes of a payload that are sent.", most=PAYLOAD), 256),
-    Param("limit", whole("The most frames in one event.", least=1, most=MOST), 100),
+    Param("payload", whole("Maximum number of payload bytes sent per frame.", most=PAYLOAD), 256),
+    Param("limit", whole("Maximum number of frames per event.", least=1, most=MOST), 100),
 )
 
 

@@ -22,7 +22,7 @@ SHAPES: Final = {
     "Process": fields(
         {
             "version": text("Of natsproxy."),
-            "started": text("When."),
+            "started": text("Start of the proxy."),
             "started_ns": whole("The same, as Unix time."),
         }
     ),

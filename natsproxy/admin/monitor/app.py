@@ -17,8 +17,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from natsproxy.admin.http_server import App
-from natsproxy.admin.monitor import empty
 from natsproxy.admin.monitor.connz import asked, connz
+from natsproxy.admin.monitor.empty import ENDPOINTS
 from natsproxy.admin.monitor.go_values import BadParameter, Query, query, written
 from natsproxy.admin.monitor.healthz import healthz
 from natsproxy.admin.monitor.metrics import media_type, metrics
@@ -95,10 +95,7 @@ ANSWERS: Final[dict[str, Answer]] = {
     "/subsz": _subsz,
     "/subscriptionsz": _subsz,
     "/healthz": _healthz,
-    "/routez": _of(empty.routez),
-    "/gatewayz": _of(empty.gatewayz),
-    "/leafz": _of(empty.leafz),
-    "/jsz": _of(empty.jsz),
+    **{path: _of(endpoint.made) for path, endpoint in ENDPOINTS.items()},
 }
 """The routes."""
 
