@@ -172,6 +172,15 @@ def classify(text: str) -> ServerError:
     return ServerError(kind, unquote(subject), unquote(queue or ""), unquote(sid or ""))
 
 
+def subject_of(text: str) -> bytes:
+    """Return the subject that an -ERR is about; of a text outside the catalogue, its first quoted part."""
+    found = classify(text)
+    if found.kind is not OTHER:
+        return found.subject
+    quoted = re.search(_STRING, text)
+    return unquote(quoted[1]) if quoted else b""
+
+
 def publish_denied(subject: bytes) -> str:
     """Return the text for a PUB that permissions refuse; `subject` is the one after the server's mapping."""
     return PUBLISH_DENIED.text + quote(subject)

@@ -164,3 +164,18 @@ def test_quoting_equals_a_real_servers() -> None:
             if answer:
                 assert answer == errors.err_frame(errors.publish_denied(subject))
         assert client.exchange(b'PUB a"\xff 0\r\n\r\n') == errors.err_frame(errors.publish_denied(b'a"\xff'))
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        ('Permissions Violation for Publish to "a\\"b"', b'a"b'),
+        ('Permissions Violation for Subscription to "a.>" using queue "q"', b"a.>"),
+        ('we are closed: "orders" and "more"', b"orders"),
+        ("Stale Connection", b""),
+        ("we are closed", b""),
+    ],
+)
+def test_the_subject_of_any_text(text: str, subject: bytes) -> None:
+    """Also of one that a rule made up."""
+    assert errors.subject_of(text) == subject

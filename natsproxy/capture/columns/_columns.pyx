@@ -63,7 +63,8 @@ _TEXTS = {
     "op": (OP, 0, ALL_OPS), "subject": (SPAN, SUBJECT, _SUBJECTS), "template": (TEMPLATE, 0, _SUBJECTS),
     "reply": (SPAN, REPLY, _with("reply")), "sid": (SPAN, SID, _with("sid")),
     "queue": (SPAN, QUEUE, _with("queue")), "headers": (SPAN, HEADERS, _with("header_size")),
-    "payload": (PAYLOAD, BODY, _with("size")), "err": (NOTHING, 0, 0), "cause": (CAUSE, 0, CAUSED),
+    "payload": (PAYLOAD, BODY, _with("size")), "err": (NOTHING, 0, 0), "err_kind": (NOTHING, 0, 0), "err_subject": (NOTHING, 0, 0),
+    "err_queue": (NOTHING, 0, 0), "err_sid": (NOTHING, 0, 0), "cause": (CAUSE, 0, CAUSED),
     "args": (SPAN, ARGS, _with("args")),
 }
 _NUMBERS = {

@@ -15,6 +15,7 @@ from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of
 from natsproxy.capture.read.segment import BlockRef, CaptureFile
 from natsproxy.protocol import headers
+from natsproxy.protocol.errors import classify, err_text, subject_of
 from natsproxy.protocol.jetstream_message import NOTHING, JetStreamMessage, describe
 from natsproxy.protocol.template import template
 from natsproxy.wire.ops import Op
@@ -63,6 +64,30 @@ def _err(row: Row, _: int) -> str | None:
     return _text(frame.args) if frame is not None and frame.op == Op.ERR else None
 
 
+def _error(row: Row) -> str | None:
+    """Return the text of an -ERR."""
+    frame = row[2].head
+    return err_text(frame.args) if frame is not None and frame.op == Op.ERR else None
+
+
+def _err_kind(row: Row, _: int) -> str | None:
+    text = _error(row)
+    return None if text is None else classify(text).kind.name
+
+
+def _err_subject(row: Row, _: int) -> str | None:
+    text = _error(row)
+    return None if text is None else _text(subject_of(text))
+
+
+def _quoted(name: str) -> Callable[[Row, int], Any]:
+    def read(row: Row, _: int) -> str | None:
+        text = _error(row)
+        return None if text is None else _text(getattr(classify(text), name))
+
+    return read
+
+
 def _args(row: Row, _: int) -> str | None:
     frame = row[2].head
     return _text(frame.args) if frame is not None and frame.op != Op.ERR else None
@@ -104,6 +129,10 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "payload": ("binary", _payload),
     "status": ("int", _status),
     "err": ("string", _err),
+    "err_kind": ("string", _err_kind),
+    "err_subject": ("string", _err_subject),
+    "err_queue": ("string", _quoted("queue")),
+    "err_sid": ("string", _quoted("sid")),
     "cause": ("string", lambda row, _: row[2].cause),
     "delay_ns": ("bigint", lambda row, _: row[2].delay),
     "flags": ("int", lambda row, _: row[2].flags),
@@ -128,6 +157,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
 t_ns: wall clock in ns since 1970; ts: the same in microseconds.  dir: 0 c2s, 1 s2c.  (recorder, segment,
 block_off, idx) identify a row.  in_ordinal and out_ordinal: None where that leg did not see the frame.
 cause: the rule that dropped, made or changed the frame.  payload: as many bytes as were asked for.
+err_kind: the row of `protocol.errors` for an -ERR, err_subject, err_queue, err_sid: the names in its text.
 args: the argument text of INFO and CONNECT, the max of UNSUB (that of -ERR is err).  of: the in_ordinal of
 the frame that a changed frame replaces; None for frames that the proxy made.  js_...: the fields of
 `JetStreamMessage` (natsproxy/protocol/jetstream_message.py).

@@ -13,15 +13,12 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.protocol.errors import SUBSCRIBE_DENIED
+from natsproxy.protocol.errors import SUBSCRIBE_DENIED, TOO_MANY_TOKENS
 from natsproxy.spark.tables.base import CONN, clients_side, shaped, when
 
 SECOND = 1_000_000_000
 _ADDRESSES = ("client", "upstream_local")
 _BYTES = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
-_DENIED = f"contains(err, '{SUBSCRIBE_DENIED.text}')"
-_SID = r'[(]sid "([^"]*)"[)]'
-"""The sid in an -ERR: new permissions took a subscription away that the server had accepted."""
 
 
 def info(name: str, kind: str = "string") -> Column:
@@ -163,10 +160,8 @@ def _touching(frames: DataFrame) -> DataFrame:
 
     An -ERR counts for the sid that it names.
     """
-    named = f"nullif(regexp_extract(err, '{_SID}', 1), '')"
-    sid = F.expr(f"if({_DENIED}, {named}, sid)").alias("sid")
     rows = (
-        frames.withColumn("sid", sid)
+        frames.withColumn("sid", F.coalesce("err_sid", "sid"))
         .where("sid IS NOT NULL AND (flags & 1) = 0")
         .where(
             "op = 'SUB' OR (op = 'UNSUB' AND in_ordinal IS NOT NULL) OR (dir = 1 AND out_ordinal IS NOT NULL)"
@@ -195,14 +190,14 @@ def _denied(subscriptions: DataFrame, frames: DataFrame) -> DataFrame:
     """
     refusals = (
         clients_side(frames)
-        .where(F.expr(_DENIED) & ~F.col("err").rlike(_SID))
+        .where(F.col("err_kind").isin(SUBSCRIBE_DENIED.name, TOO_MANY_TOKENS.name))
         .select(
             *CONN,
-            F.regexp_extract("err", '"([^"]*)"', 1).alias("subject"),
-            F.expr("nullif(regexp_extract(err, ' using queue \"([^\"]*)\"', 1), '')").alias("queue"),
+            F.col("err_subject").alias("subject"),
+            F.col("err_queue").alias("queue"),
             "at_ns",
             F.lit(True).alias("refusal"),
-            F.col("err").contains(", too many tokens").alias("long"),
+            (F.col("err_kind") == TOO_MANY_TOKENS.name).alias("long"),
         )
     )
     rows = subscriptions.unionByName(refusals, allowMissingColumns=True)

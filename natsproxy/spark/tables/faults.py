@@ -19,8 +19,8 @@ from natsproxy.spark.tables.connections import info
 WINDOW = 5_000_000_000
 """The time after a firing in which an error or an end counts as its consequence, ns."""
 _SUBJECT_MOST = 256  # the bytes that a firing keeps of its subject
-_QUOTED = "if(err LIKE '%with Reply of%', NULL, nullif(regexp_extract(err, '\"([^\"]*)\"', 1), ''))"
-"""The SQL of the subject that an error is about; a refused reply subject is that of any publish."""
+_QUOTED = "if(err_kind = 'publish_reply_denied', NULL, err_subject)"
+"""The SQL of the subject that an error is about; a refused reply subject may be that of any publish."""
 _SILENCES = "(action IN ('drop', 'hold') AND coalesce(subject, '') = '')"
 """A lost PING, PONG or CONNECT, to which a server answers `Stale Connection` or a timeout."""
 _REFUSES = "(action IN ('deny', 'error', 'rewrite') AND subject <> '')"

@@ -1,9 +1,9 @@
 """The table `js_acks`: JetStream's deliveries and the answers of clients.
 
-A delivery carries its ack subject as its reply, and the client's answer goes to that subject: the pair is one
-aggregation on it, as a request's is (`natsproxy/spark/tables/pairing.py`).
+A delivery carries its ack subject as its reply, and the client's answer goes to that subject: both meet in
+one aggregation on it, as the legs of a request do (`natsproxy/spark/tables/pairing.py`).
 
-A consumer whose ack policy is `all` answers many deliveries at once: an ack settles all with a stream
+A consumer whose ack policy is `all` answers many deliveries at once: an ack covers all with a stream
 sequence up to its own (`_covered`).
 """
 
@@ -25,16 +25,23 @@ _ACKING = (ANSWERS.index("ack") + 1, ANSWERS.index("next") + 1)
 _UNREAD = ANSWERS.index("unknown") + 1
 POLICIES = ("none", "all", "explicit")
 """The ack policies of consumers, by their numbers in aggregations."""
-_CONSUMER = ("js_domain", "js_stream", "js_consumer")
-_DELIVERY = (*_CONSUMER, "js_delivered", "js_stream_seq", "js_consumer_seq", "js_pending")
-"""The columns that an ack subject tells."""
+_OF_DELIVERY = (
+    "js_domain",
+    "js_stream",
+    "js_consumer",
+    "js_delivered",
+    "js_stream_seq",
+    "js_consumer_seq",
+    "js_pending",
+)
+"""The columns that the ack subject of a delivery fills."""
 _IS_ANSWER = "dir = 0 AND js_kind IN ('ack', 'nak', 'wpi', 'term', 'next', 'other', 'unknown')"
 
 
 def js_acks(frames: DataFrame) -> DataFrame:
     """Return one row per JetStream delivery: its number, the client's answer, the time until then.
 
-    answer: the first that settles it: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
+    answer: the first final one: ack, nak, term, next (+NXT), other (no ack for the server); wpi where
     there were only those; not asked (the consumer's ack policy is none, as that of a KV watcher); none.
     unknown: the payload of the answer was not recorded; or there is none, the policy is not known, and nobody
     answered any delivery of that consumer.  With the ack policy all, the ack of a later message is that of
@@ -51,9 +58,9 @@ def js_acks(frames: DataFrame) -> DataFrame:
         .withColumn("k", F.expr("if(dir = 1, reply, subject)"))
         .withColumn("answer_code", F.expr(f"nullif(array_position(array({words}), js_kind), 0)"))
     )
-    grouped = rows.groupBy("recorder", "k", *_DELIVERY).agg(
+    grouped = rows.groupBy("recorder", "k", *_OF_DELIVERY).agg(
         F.min(when("dir = 1", "at_ns")).alias("delivered_ns"),
-        F.min(when("answer_code IS NOT NULL", "at_ns")).alias("settled_ns"),
+        F.min(when("answer_code IS NOT NULL", "at_ns")).alias("final_ns"),
         F.expr("min_by(answer_code, if(answer_code IS NOT NULL, at_ns, NULL))").alias("answer_code"),
         F.expr("count_if(js_kind = 'wpi')").alias("wpi"),
         F.min(when("js_kind = 'wpi'", "at_ns")).alias("wpi_ns"),
@@ -62,7 +69,7 @@ def js_acks(frames: DataFrame) -> DataFrame:
         F.max(when("dir = 1", F.xxhash64("subject"))).alias("subject_id"),
     )
     found = grouped.where("delivered_ns IS NOT NULL").withColumnsRenamed(
-        {name: name.removeprefix("js_") for name in _DELIVERY}
+        {name: name.removeprefix("js_") for name in _OF_DELIVERY}
     )
     found = with_text(found, rows.where("dir = 1"), "subject_id", "subject")
     found = found.join(F.broadcast(_consumers(frames)), ["recorder", "stream", "consumer"], "left")
@@ -76,24 +83,24 @@ def js_acks(frames: DataFrame) -> DataFrame:
             {
                 "conn_id": F.coalesce("answered", "reached"),
                 "redelivered": F.expr("delivered > 1"),
-                "answered_ns": F.expr("coalesce(settled_ns, wpi_ns)"),
+                "answered_ns": F.expr("coalesce(final_ns, wpi_ns)"),
                 "answer": F.expr(f"coalesce(elt(int(answer_code), {words}), {unanswered})"),
-                "answer_ns": F.expr("coalesce(settled_ns, wpi_ns) - delivered_ns"),
+                "answer_ns": F.expr("coalesce(final_ns, wpi_ns) - delivered_ns"),
             }
         ),
     )
 
 
 def _covered(deliveries: DataFrame) -> DataFrame:
-    """Return deliveries, settled by the ack of a later message where the consumer's ack policy is `all`.
+    """Return deliveries, acknowledged by the ack of a later message where the consumer's ack policy is `all`.
 
     The time is that of the first such ack; of the last one where the first is older than the delivery (a
     consumer was made again under its name).  perhaps: a later answer may be such an ack.
     """
     consumer = "if(ack_policy = 'all', concat_ws('.', domain, stream, consumer), k)"  # others stay alone
     later = Window.partitionBy("recorder", F.expr(consumer)).orderBy(F.desc("stream_seq"))
-    acks = when(f"ack_policy = 'all' AND answer_code IN {_ACKING}", "settled_ns")
-    unread = when(f"ack_policy = 'all' AND answer_code = {_UNREAD}", "settled_ns")
+    acks = when(f"ack_policy = 'all' AND answer_code IN {_ACKING}", "final_ns")
+    unread = when(f"ack_policy = 'all' AND answer_code = {_UNREAD}", "final_ns")
     rows = deliveries.withColumns(
         {
             "first_ack": F.min(acks).over(later),
@@ -102,11 +109,11 @@ def _covered(deliveries: DataFrame) -> DataFrame:
         }
     )
     at = "CASE WHEN first_ack >= delivered_ns THEN first_ack WHEN last_ack >= delivered_ns THEN last_ack END"
-    rows = rows.withColumn("covered_ns", F.expr(f"if(settled_ns IS NULL, {at}, NULL)"))
+    rows = rows.withColumn("covered_ns", F.expr(f"if(final_ns IS NULL, {at}, NULL)"))
     return rows.withColumns(
         {
             "answer_code": F.expr("if(covered_ns IS NULL, answer_code, 1)"),
-            "settled_ns": F.coalesce("settled_ns", "covered_ns"),
+            "final_ns": F.coalesce("final_ns", "covered_ns"),
         }
     )
 

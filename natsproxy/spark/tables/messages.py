@@ -124,21 +124,19 @@ def _of_streams(frames: DataFrame, exchanges: DataFrame) -> DataFrame:
 
 def _denied(frames: DataFrame) -> DataFrame:
     """Return the connections that the server denied a publish, each with the subject."""
-    said = servers_side(frames).where("op = '-ERR'")
-    subject = F.regexp_extract("err", 'Permissions Violation for Publish to "([^"]+)"', 1)
-    found = said.select("recorder", F.col("conn_id").alias("publisher"), subject.alias("subject"))
-    return found.where("subject <> ''").distinct()
+    denials = servers_side(frames).where("err_kind = 'publish_denied'")
+    names = F.col("conn_id").alias("publisher"), F.col("err_subject").alias("subject")
+    return denials.select("recorder", *names).distinct()
 
 
 def errors(frames: DataFrame) -> DataFrame:
     """Return one row per -ERR that a client got.
 
-    kind: its text without quoted parts; subject: the first quoted part.  template: of the client's frame with
-    that subject; where there is none, the subject.  from_proxy: the server did not send it. cause: `rule`
-    where a rule made it (`faults` names the rule), else the name of the rule that changed it.
+    kind: its text without quoted parts; subject: the one that it is about.  template: of the client's frame
+    with that subject; where there is none, the subject.  from_proxy: the server did not send it.  cause:
+    `rule` where a rule made it (`faults` names the rule), else the name of the rule that changed it.
     """
-    rows = clients_side(frames).where("op = '-ERR'")
-    rows = rows.withColumn("subject", F.expr("nullif(regexp_extract(err, '\"([^\"]*)\"', 1), '')"))
+    rows = clients_side(frames).where("op = '-ERR'").withColumn("subject", F.col("err_subject"))
     about = rows.where("subject IS NOT NULL").select("recorder", "subject").distinct()
     asked = frames.where("dir = 0 AND subject IS NOT NULL").select("recorder", "subject", "template")
     known = asked.join(F.broadcast(about), ["recorder", "subject"], "left_semi").distinct()
