@@ -21,7 +21,7 @@ from natsproxy.printable import printable
 if TYPE_CHECKING:
     from natsproxy.spark.session import Spark
 
-_MOST_NAMED = 5  # losses in one warning
+_MOST_NAMED = 5  # losses named in one warning
 
 
 @click.command()
@@ -210,7 +210,7 @@ def _watch(
 
 
 class _LossWarnings:
-    """Warnings of what is missing in the tables, each part named once, one line at a time."""
+    """Warnings about data missing from the tables; each part is named once."""
 
     def __init__(self) -> None:
         self._named: deque[str] = deque(maxlen=1_000)  # a watch may lose segments for weeks

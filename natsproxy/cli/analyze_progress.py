@@ -11,9 +11,9 @@ from typing import Final
 import click
 
 _EACH: Final = 1.0
-"""The seconds between two looks at what is to be said."""
+"""Seconds between two updates of the status line."""
 _LINES: Final = 10.0
-"""The seconds between two lines where stderr is no terminal."""
+"""Seconds between two lines where stderr is not a terminal."""
 _MAKING: Final = "making tables"
 
 
@@ -29,9 +29,9 @@ class RunProgress:
         console = Console(stderr=True)
         self._quiet = quiet
         self._status = console.status("", spinner="line") if console.is_terminal and not quiet else None
-        self._text, self._since, self._told = "", 0.0, 0.0
+        self._text, self._since, self._shown = "", 0.0, 0.0
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._tell, daemon=True)
+        self._thread = threading.Thread(target=self._repeat, daemon=True)
 
     def __enter__(self) -> RunProgress:
         if not self._quiet:
@@ -39,33 +39,33 @@ class RunProgress:
         return self
 
     def say(self, text: str) -> None:
-        """Say what is done now."""
+        """Show the current step."""
         self._text, self._since = text, time.monotonic()
         if self._status is not None:
             self._status.update(text)
             self._status.start()
         elif not self._quiet:
-            self._told = self._since
+            self._shown = self._since
             click.echo(text, err=True)
 
     def looking(self, done: int, files: int) -> None:
-        """Know how many captures were looked at."""
+        """Note how many captures have been surveyed."""
         self._text = f"looking for captures: {done:,} of {files:,}"
 
     def reading(self, done: int, tasks: int) -> None:
-        """Know how much is read."""
+        """Note how many parts have been read."""
         self._text = f"reading: {done} of {tasks} parts"
 
     def table(self, name: str, rows: int) -> None:
-        """Say that a table is written."""
+        """Show that a table has been written."""
         if not self._quiet:
-            self._told = time.monotonic()
+            self._shown = time.monotonic()
             _line(name, rows)
         if self._text != _MAKING:
             self._text, self._since = _MAKING, time.monotonic()
 
     def end(self) -> None:
-        """Say no more."""
+        """Clear the status line."""
         self._text = ""
         if self._status is not None:
             self._status.stop()
@@ -74,15 +74,15 @@ class RunProgress:
         self._ended.set()
         self.end()
 
-    def _tell(self) -> None:
-        """Say again what is done, and for how long, until the end."""
+    def _repeat(self) -> None:
+        """Repeat the current step and its duration, until the end."""
         while not self._ended.wait(_EACH):
             now, text = time.monotonic(), self._text
             said = f"{text} ({now - self._since:.0f} s)"
             if text and self._status is not None:
                 self._status.update(said)
-            elif text and now - self._told >= _LINES:
-                self._told = now
+            elif text and now - self._shown >= _LINES:
+                self._shown = now
                 click.echo(said, err=True)
 
 
@@ -106,7 +106,7 @@ class WatchProgress:
         return self
 
     def __call__(self, table: str, rows: int) -> None:
-        """Count the rows of a batch, and say that it is written."""
+        """Count the rows of a batch, and show that it has been written."""
         if table in ("frames", "items"):
             self._rows[table] += rows
             self._batches[table] += 1
@@ -129,7 +129,7 @@ class WatchProgress:
 
 
 def no_line(table: str, rows: int) -> None:
-    """Say nothing of a table."""
+    """Show nothing."""
 
 
 def _line(table: str, rows: int) -> None:

@@ -80,7 +80,7 @@ FOR_LITTLE = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""The settings of a local session with `LITTLE` to read: to compile a plan takes longer than to run it."""
+"""The settings for less than `LITTLE` to read: compiling a plan takes longer than running it."""
 LITTLE = 4 << 20
 """Bytes of captures."""
 
@@ -93,7 +93,7 @@ PORTS: Final = {"spark": 7077, "sc": 15002, "k8s": 443}
 _CONNECT_TIMEOUT = 5
 """Seconds."""
 _ANSWERS = 20
-"""The seconds in which a Java tells its version, on a busy machine too."""
+"""Seconds to wait for `java -version`, on a busy machine too."""
 
 
 def open_session(
@@ -197,7 +197,7 @@ def _environment(master: str) -> str:
 
 
 def local_settings(size: int | None) -> dict[str, str]:
-    """Return the settings of a local session that reads so many bytes of captures, None if nobody knows."""
+    """Return the settings of a local session that reads so many bytes of captures; None: not known."""
     if size is None:
         return LOCAL
     return {**LOCAL, **FOR_LITTLE} if size < LITTLE else LOCAL
@@ -216,7 +216,7 @@ def need_pyspark() -> None:
 
 @contextmanager
 def _stderr(log: str | Path | None) -> Iterator[None]:
-    """Give processes that are started inside a file as their stderr."""
+    """Redirect the stderr of processes started inside to a file."""
     if log is None:
         yield
         return

@@ -52,9 +52,9 @@ SOURCE_OPTIONS = {
 """The options of the data source for `frames` and `items`."""
 
 BEGINNINGS_MAX = 100
-"""The first tokens of reply subjects up to which frames are told by them: clients of one kind share one."""
+"""The number of first tokens of reply subjects up to which frames are filtered by them."""
 AT_ONCE = 4
-"""The tables that Spark works on at once: what it plans, and the ends of its jobs, leave cores idle."""
+"""The number of tables computed at once: planning, and the ends of jobs, leave cores idle."""
 
 
 def register(spark: SparkSession) -> None:
@@ -79,7 +79,7 @@ def read(spark: SparkSession, captures: Sequence[str | Path], **options: str) ->
 
 
 def read_stream(spark: SparkSession, captures: Sequence[str | Path], **options: str) -> DataFrame:
-    """Return captures as one streaming DataFrame, which goes on with the frames that are written later."""
+    """Return captures as one streaming DataFrame, which continues with frames that are written later."""
     return _reading(spark, spark.readStream, captures, options).load()
 
 
@@ -178,7 +178,7 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
 
 
 def _empty(store: Store, tables: Iterable[str]) -> set[str]:
-    """Return those of the tables that have no rows, as far as the sources show at once."""
+    """Return those of the tables that are known to be empty from the values in the sources."""
     values = cache(store.values)
     rare = ((name, *RARE[name]) for name in tables if name in RARE)
     return {name for name, source, column, told in rare if not told(values(source, column))}

@@ -35,10 +35,10 @@ BlockPlace = tuple[str, int]
 
 
 class Share(NamedTuple):
-    """The part of a file that counts, where other files hold the same segment.
+    """The part of a file that is read, where other files hold the same segment.
 
-    blocks: the offsets of the blocks that are read from it, with the places of their copies.  damage: that is
-    told of.
+    blocks: the offsets of the blocks that are read from it, with the places of their copies.  damage: what is
+    reported of it.
     """
 
     blocks: dict[int, tuple[BlockPlace, ...]]
@@ -142,7 +142,7 @@ def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, Share]]:
     blocks_of = ((file, keyed((block.identity, block.offset) for block in file.blocks)) for file in files)
     ranked = sorted(blocks_of, key=lambda pair: -len(pair[1]))
     every = {key for _, offsets in ranked for key in offsets}
-    waiting, told_of = set(every), set[tuple[int, int]]()
+    waiting, reported = set(every), set[tuple[int, int]]()
     for place, (file, mine) in enumerate(ranked):
         others = ranked[place + 1 :]
         blocks = {
@@ -151,7 +151,7 @@ def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, Share]]:
             if key in waiting
         }
         complete = mine.keys() == every
-        lost = {one for one in file.damage if complete and (one.offset, one.end) not in told_of}
+        lost = {one for one in file.damage if complete and (one.offset, one.end) not in reported}
         waiting -= mine.keys()
-        told_of |= {(one.offset, one.end) for one in lost}
+        reported |= {(one.offset, one.end) for one in lost}
         yield file.name, Share(blocks, frozenset(lost))

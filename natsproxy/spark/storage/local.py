@@ -145,7 +145,7 @@ def read_list(folder: str) -> Iterator[dict[str, Any]]:
 
 
 def write_list(rows: Iterable[Mapping[str, Any]], folder: str) -> None:
-    """Write a list, in the place of the one that was there."""
+    """Write a list, replacing the one that was there."""
     part = Path(folder, ".part")
     try:
         Path(folder).mkdir(exist_ok=True)
@@ -156,11 +156,11 @@ def write_list(rows: Iterable[Mapping[str, Any]], folder: str) -> None:
 
 
 def finish(folder: Path) -> None:
-    """Note that a table is whole, as Spark does."""
+    """Mark a table as complete, as Spark does."""
     (folder / "_SUCCESS").touch()
 
 
 def write_error(place: str | Path, error: OSError) -> NatsproxyError:
-    """Return the sentence for a disk that refuses a write."""
+    """Return the error for a failed write."""
     text = os.strerror(error.errno) if error.errno else str(error)
     return NatsproxyError(f"{place}: cannot write there: {text}")

@@ -40,7 +40,7 @@ COLUMNS: Final = (
     "open array<string>, stale array<string>"
 )
 KEPT: Final = 8
-"""The number of versions of the list that stay."""
+"""The number of versions of the list that are kept."""
 _NAME = re.compile(r"part-(\d+)\.json")
 _MOMENT = "%Y-%m-%dT%H:00Z"
 
@@ -61,7 +61,7 @@ class Manifest:
 
     @contextmanager
     def change(self) -> Iterator[WatchState]:
-        """Give a draft of the next version; it counts once it is on disk, and not before."""
+        """Yield a draft of the next version, which takes effect once it is on disk."""
         with self._lock:
             draft = deepcopy(self.state)
             draft.version += 1
@@ -77,7 +77,7 @@ class Manifest:
 
     @contextmanager
     def current(self) -> Iterator[WatchState]:
-        """Give the state while nobody changes it."""
+        """Yield the state, locked against changes."""
         with self._lock:
             yield self.state
 

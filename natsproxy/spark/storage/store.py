@@ -45,9 +45,9 @@ from natsproxy.spark.storage.parquet import dated, no_rows, write_folder
 LIST = manifest.LIST
 _LIST_COLUMNS = {"table": "string", "rows": "bigint", "written": "string"}
 KEPT = ("_pairs", "_exchanges")
-"""The folders of rows that are used several times, while tables are written."""
+"""The folders of cached rows, while tables are written."""
 FEW = 100_000
-"""The number of frames below which the rows of a table come here, and are written here."""
+"""The number of frames below which this process collects the rows of a table and writes them."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 Written = Literal["batch", "stream"]
@@ -147,7 +147,7 @@ class Store:
         sources: Mapping[str, Mapping[str, str]],
         reading: executor_writer.Reading = lambda done, tasks: None,
     ) -> dict[str, int]:
-        """Write the whole tables `frames` and `items` past Spark's writer; return the number of their rows.
+        """Write the whole tables `frames` and `items` without Spark's writer; return their row counts.
 
         sources: the options of the data source for both.  reading: see `executor_writer.py`.  Allowed only
         with `local_tasks`: the tasks write files of this machine.
@@ -160,7 +160,7 @@ class Store:
 
     @contextmanager
     def kept(self, name: str, rows: DataFrame) -> Iterator[DataFrame]:
-        """Give rows that are used several times, computed once; name: one of `KEPT`."""
+        """Cache rows that are used several times; name: one of `KEPT`."""
         if not self._local_files:
             rows = rows.persist()
             yield rows

@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.tables.hours import HOUR, HOURLY, needs
 
-FORMAT: Final = 1
-"""The format of a state as text; another one is refused."""
+FORMAT: Final = 2
+"""The format of a state as text; another one is refused.  2: `frames` has the columns of JetStream."""
 
 
 class BatchHour(NamedTuple):
@@ -133,7 +133,7 @@ class WatchState:
                 table.stale |= dict.fromkeys(stale, self.version)
 
     def merge(self, source: str, merged: BatchRange) -> list[str]:
-        """Put a range in the place of those that it holds; return the folders of those."""
+        """Replace the ranges that a merged one holds; return their folders."""
         old = [one for one in self.ranges[source] if merged.first <= one.first and one.last <= merged.last]
         at = self.ranges[source].index(old[0])
         self.ranges[source][at : at + len(old)] = [merged]
@@ -154,7 +154,7 @@ class WatchState:
     # -- tables
 
     def select_tables(self, tables: Iterable[str]) -> list[str]:
-        """Keep these tables and no others; return the names of those that are dropped."""
+        """Keep only these tables; return the names of the dropped ones."""
         wanted = set(tables) - set(SOURCES)
         dropped = [name for name in [*self.hour_tables, *self.whole_tables] if name not in wanted]
         for name in dropped:

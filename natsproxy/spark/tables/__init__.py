@@ -56,7 +56,7 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "gaps": (gaps, ("items",)),
     "faults": (faults, ("frames", "items", "exchanges")),
 }
-"""Each table: its function and the arguments of that."""
+"""Each table: its function and that function's arguments."""
 TABLES: Final = ("frames", *FROM)
 """All tables, in the order in which they are written; `replay_diff` compares two `frames`, by itself."""
 RARE: Final[dict[str, tuple[str, str, Callable[[Set[str]], object]]]] = {
@@ -66,12 +66,12 @@ RARE: Final[dict[str, tuple[str, str, Callable[[Set[str]], object]]]] = {
     "gaps": ("items", "kind", {"gap"}.intersection),
     "faults": ("items", "kind", {"firing"}.intersection),
 }
-"""Tables of rows that are often missing: a source, a column of it, and whether its values tell of such rows.
+"""Tables that are often empty: a source, a column of it, and whether its values make rows.
 
 Where they do not, the table is empty.
 """
 PAYLOAD_BYTES: Final = 256
-"""The bytes of each payload that the tables use: for acks, publish acks and JetStream's error codes."""
+"""The bytes of each payload that `frames` keeps: they tell apart messages that are alike otherwise."""
 
 
 def derive(

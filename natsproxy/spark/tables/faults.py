@@ -24,12 +24,12 @@ _QUOTED = "if(err_kind = 'publish_reply_denied', NULL, err_subject)"
 _SILENCES = "(action IN ('drop', 'hold') AND coalesce(subject, '') = '')"
 """A lost PING, PONG or CONNECT, to which a server answers `Stale Connection` or a timeout."""
 _REFUSES = "(action IN ('deny', 'error', 'rewrite') AND subject <> '')"
-"""The SQL of firings that an -ERR about their subject can follow from."""
+"""Firings that can cause an -ERR about their subject."""
 _DISTURBS = "'error', 'headers', 'info', 'announce', 'pause', 'bandwidth', 'slice'"
 _FAILS = f"(action IN ({_DISTURBS}) OR {_SILENCES})"
-"""Firings that any other -ERR can follow from: theirs, that of a message too large, that of a late PONG."""
+"""Firings that can cause any other -ERR: their own, or for a message too large, or for a late PONG."""
 _ENDS = f"(action IN ({_DISTURBS}, 'close', 'reset', 'refuse', 'stop_reading', 'half_close') OR {_SILENCES})"
-"""Firings that an end can follow from.  The frames of other actions are whole, and no reason to close."""
+"""Firings that can cause the end of a connection.  Other actions leave frames whole: no reason to close."""
 _TEXTS = ("rule", "kind", "action", "direction", "subject", "key")
 
 
@@ -54,7 +54,7 @@ def faults(frames: DataFrame, items: DataFrame, exchanges: DataFrame) -> DataFra
 
 
 def _followed(fired: DataFrame, frames: DataFrame, items: DataFrame) -> DataFrame:
-    """Return firings with the next error and the next end that fit: the latest before, in falling order."""
+    """Return firings with the next error and the next end that may follow from them."""
     errors = (
         clients_side(frames)
         .where("op = '-ERR'")

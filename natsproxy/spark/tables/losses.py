@@ -1,4 +1,4 @@
-"""The rows that tell what could not be read of captures: damage, and segments that were deleted before."""
+"""The rows that report what could not be read of captures: damage, and segments deleted before."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ROWS: Final = {
         f"substr(get_json_object(info, '$.reason'), {len(NOT_READ) + 1})",
     ),
 }
-"""The rows of each source that tell of a loss, and the text of one."""
+"""The rows of each source that report a loss, and the SQL of its text."""
 MOST: Final = 1_000
-"""The losses that are told of at once."""
+"""The number of losses reported at once."""
 
 
 def losses(source: str, rows: DataFrame) -> list[str]:

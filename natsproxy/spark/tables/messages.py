@@ -23,7 +23,7 @@ _BLANKS = r"'^[ \t]+|[ \t]+$'"
 
 
 def subjects(frames: DataFrame, folds: Sequence[str] = ()) -> DataFrame:
-    """Return one row per recorder, subject template, minute and direction, with the numbers of each.
+    """Return one row per recorder, subject template, minute and direction, with counts.
 
     minute: of arrival at the proxy.  distinct_subjects: an estimate, within 5 % in most cases.  folds: the
     positions that are folded (`folding.py`), `**` in the template.
@@ -71,7 +71,7 @@ def headers(frames: DataFrame) -> DataFrame:
 
 
 def fanout(frames: DataFrame, exchanges: DataFrame, own: str = "true") -> DataFrame:
-    """Return one row per message that the server got: its copies to clients of this recorder, their times.
+    """Return one row per message that the server received: its deliveries by this recorder, and their times.
 
     Messages have no identity on the wire: they are told apart by subject, reply, headers, size and the first
     bytes of the payload that `frames` keeps.  Where several are equal they share a row (`published` > 1),

@@ -44,21 +44,21 @@ from natsproxy.spark.tables.base import (
 from natsproxy.spark.tables.shared_replies import KEY, turns
 
 Keep: TypeAlias = Callable[[DataFrame], DataFrame]
-"""Returns rows that are used several times, computed once."""
+"""Caches rows that are used several times."""
 
 TURNS_MAX = 100_000
 """The number of requests on one reply subject up to which they are told apart."""
 BROADCAST_MAX = 1_000_000
-"""The number of reply subjects up to which each task gets all that have to be looked at again."""
+"""The number of reply subjects for the second pass up to which they are broadcast."""
 _PULL = "coalesce(js_verb = 'CONSUMER.MSG.NEXT', js_kind = 'next', false)"
 _REPLY = "leg = 4 AND NOT (status <=> 503)"
 _SOMEBODYS = "(leg = 6 AND NOT (status <=> 503))"
-"""A reply of which nobody knows the request: it counts, and tells nothing else."""
+"""A reply whose request is unknown: it is only counted."""
 _AGAIN = """
 CASE WHEN pulls = 0 AND uses <= {most} AND (uses > 1 OR t4 < t1) THEN 'mixed'
 WHEN pulls = 0 AND uses = 1 AND (reached <> answered OR nearest <> farthest) THEN 'copied' END
 """
-"""The reply subjects whose frames have to be looked at again.
+"""The reply subjects that need a second pass over their frames.
 
 mixed: each frame may belong to one of several requests (`shared_replies.py`).  copied: others got frames of
 one too.
@@ -79,7 +79,7 @@ def request_messages(frames: DataFrame) -> DataFrame:
 
 
 def of_exchanges(frames: DataFrame, beginnings: Collection[str]) -> DataFrame:
-    """Return the frames that `exchanges` needs: the others would be counted by subject, and dropped.
+    """Return the frames that `exchanges` needs: the others would be aggregated by subject, and dropped.
 
     beginnings: the first tokens of all reply subjects that are no ack subjects.
     """

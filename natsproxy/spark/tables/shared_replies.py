@@ -45,7 +45,7 @@ def turns(legs: DataFrame) -> DataFrame:
 
 
 def _at_home(legs: DataFrame) -> DataFrame:
-    """Leave out replies to connections that did not ask, where others did."""
+    """Drop replies to connections without a request, where others have one."""
     here = Window.partitionBy(*KEY, "conn_id")
     asks = legs.withColumns({"asks": F.max(F.expr("leg = 1")).over(here), "hears": _any("leg = 4", here)})
     home = _any("leg = 4 AND asks", Window.partitionBy(*KEY))
@@ -134,7 +134,7 @@ def _answers(legs: DataFrame) -> DataFrame:
 
 
 def _of_the_requester(legs: DataFrame) -> DataFrame:
-    """Leave out replies to other connections than the one whose request they answer, where that got any."""
+    """Drop replies to connections other than the requester, where the requester got any."""
     turn = Window.partitionBy(*KEY, "turn")
     rows = legs.withColumns(
         {

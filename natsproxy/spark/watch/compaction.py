@@ -30,7 +30,7 @@ FAN: Final = 16
 FULL: Final = 128 << 20
 """About the size of a file, bytes."""
 GRACE: Final = 600
-"""The time that a running query has to open its files, seconds."""
+"""Seconds that a running query has to open its files."""
 
 
 def ranges_to_merge(ranges: list[BatchRange], fan: int = FAN, full: int = FULL) -> list[BatchRange]:
@@ -51,7 +51,7 @@ def ranges_to_merge(ranges: list[BatchRange], fan: int = FAN, full: int = FULL) 
 def merge(
     spark: SparkSession, folder: Folder, manifest: Manifest, source: str, ranges: list[BatchRange]
 ) -> list[str]:
-    """Write neighbouring ranges as one; return the folders that count no more."""
+    """Write neighbouring ranges as one; return the folders that are obsolete."""
     first, last, size = ranges[0].first, ranges[-1].last, sum(one.bytes for one in ranges)
     place = f"{source}/batches={first:08}-{last:08}"
     with translate_errors(f"{folder.root}/{place}"):

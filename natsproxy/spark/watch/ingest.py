@@ -38,9 +38,9 @@ from natsproxy.spark.tables.hours import HOUR
 from natsproxy.spark.tables.losses import losses
 
 POLL = 1
-"""The time between two questions whether to stop, seconds."""
+"""Seconds between two checks whether to stop."""
 FAILURES = 3
-"""The number of times a stream is started again without a batch in between."""
+"""How often a stream is restarted without a batch in between."""
 
 
 Lost = Callable[[list[str]], None]
@@ -78,7 +78,7 @@ class Ingest:
             self._start(processingTime=f"{round(every * 1000)} milliseconds")
 
     def catch_up(self, stop: Callable[[], bool]) -> None:
-        """Take the blocks that are there now, and end."""
+        """Read the blocks that are there now, then stop."""
         try:
             over = False
             while not over:
@@ -114,7 +114,7 @@ class Ingest:
         return over
 
     def end(self) -> None:
-        """Stop the query, even in the middle of a batch: that batch is taken again from its beginning."""
+        """Stop the query, even within a batch: that batch is read again from its beginning."""
         query, self._query = self._query, None
         if query is not None:
             with translate_errors(self._place):
@@ -130,7 +130,7 @@ class Ingest:
             self._query = writer.foreachBatch(self.take_batch).trigger(**trigger).start()
 
     def take_batch(self, rows: DataFrame, batch: int) -> None:
-        """Write a batch, unless it is written already; Spark calls it, in a thread of its own."""
+        """Write a batch unless it has been written; called by Spark, in a thread of its own."""
         with self._batch_lock:  # a query that was stopped may still be in here when the next one begins
             with self._manifest.current() as state:
                 taken = state.taken[self._name]

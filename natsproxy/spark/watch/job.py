@@ -112,7 +112,7 @@ def _loop(
     stop: Callable[[], bool],
     refreshed: Callable[[], None],
 ) -> None:
-    """Take batches, write tables and merge files in turn, until `stop()` is true."""
+    """Read batches, write tables and merge files in turn, until `stop()` is true."""
     old: deque[tuple[float, str]] = deque()  # folders that count no more, with the time since then
     while not stop():
         for stream in streams:
@@ -135,7 +135,7 @@ def _loop(
 
 
 def remove_unlisted(folder: Folder, manifest: Manifest) -> None:
-    """Remove the folders that the list does not name: those of a killed watch, and those that were merged."""
+    """Remove folders that the list does not name: leftovers of a killed watch, and merged ones."""
     with manifest.current() as state:
         for source in SOURCES:
             named = {place.rpartition("/")[2] for place in state.places(source)}

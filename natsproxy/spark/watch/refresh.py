@@ -43,24 +43,24 @@ from natsproxy.spark.tables.hours import HOUR, HOURLY, hour_start, hour_tables
 OPEN = "_open"
 """The folder of the hours that are not over."""
 SHARE = 10
-"""Refreshing takes one part in so many of the time."""
+"""Refreshing takes at most one part in so many of the time."""
 
 
 class Throttle:
-    """A clock for work that could be done at any time: the work takes one part in `SHARE` of the time."""
+    """Limits periodic work to one part in `SHARE` of the time."""
 
     def __init__(self, least: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """least: the shortest time between two turns of the work, seconds."""
+        """least: the shortest interval of the work, seconds."""
         self._least, self._clock = least, clock
         self._next = clock() + least
 
     def due(self) -> bool:
-        """Return True when the next turn has come."""
+        """Return True when the work is due again."""
         return self._clock() >= self._next
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Measure the work that is done inside, and set the next turn."""
+        """Measure the work done inside, and schedule the next."""
         began = self._clock()
         yield
         ended = self._clock()
@@ -97,7 +97,7 @@ class Refresh:
         return False
 
     def refresh(self) -> list[str]:
-        """Write late hours, open hours and outdated tables; return the folders that count no more."""
+        """Write late hours, open hours and outdated tables; return the folders that are obsolete."""
         with self._manifest.current() as state:
             late, open_hours = state.late_hours(self._margin), state.open_hours(self._margin)
         for hour, tables in late.items():
@@ -127,7 +127,7 @@ class Refresh:
                 state.hour_written(name, hour, as_of)
 
     def _write_open_hours(self, hours: dict[int, list[str]]) -> list[str]:
-        """Write hours that are not over, beside their tables; return the folders that count no more."""
+        """Write hours that are not over, beside their tables; return the folders that are obsolete."""
         with self._manifest.current() as state:
             as_of = state.version
         places = {name: f"{OPEN}/{name}/as_of={as_of}" for tables in hours.values() for name in tables}
@@ -145,7 +145,7 @@ class Refresh:
         return [place for place in before if place is not None]
 
     def _write_whole_tables(self) -> list[str]:
-        """Write new versions of the tables without hours; return the folders that count no more."""
+        """Write new versions of the tables without hours; return the folders that are obsolete."""
         with self._manifest.current() as state:
             as_of, outdated = state.version, state.outdated_tables(self._tables)
             places = {source: state.places(source) for source in SOURCES}
@@ -200,7 +200,7 @@ class Refresh:
             return self._spark.read.schema(TABLES[name]).parquet(f"{self._folder.root}/{own}").count()
 
     def _write_no_rows(self, name: str, place: str) -> None:
-        """Write a folder of a table that has no rows, in the place of what was there."""
+        """Write an empty folder of a table, replacing what was there."""
         with translate_errors(f"{self._folder.root}/{place}"):
             self._folder.remove(place)
             self._folder.write(f"{place}/{part_name()}", file_without_rows(TABLES[name]))
