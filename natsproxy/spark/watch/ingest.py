@@ -40,7 +40,7 @@ from natsproxy.spark.tables.losses import losses
 POLL = 1
 """Seconds between two checks whether to stop."""
 FAILURES = 3
-"""How often a stream is restarted without a batch in between."""
+"""The number of times a stream is restarted without a batch in between."""
 
 
 Lost = Callable[[list[str]], None]
