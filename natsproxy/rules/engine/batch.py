@@ -41,8 +41,8 @@ Span = tuple[int, NewSubject | None]
 """The index behind some frames of one key, and their new subject."""
 
 
-class PassingBatch:
-    """Frames that pass as they are: no rule counts them."""
+class Batch:
+    """Neighbouring frames with the same decision."""
 
     def take(
         self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
@@ -51,18 +51,34 @@ class PassingBatch:
 
         base: the ordinal of `frames[0]`.  now: ns.
         """
-        return [BatchResult(spans[-1][0])]
+        raise NotImplementedError
 
     def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
-        """Put a decision into the table of the native plane, if it is the same for all frames of its line."""
-        table.put_pass(line, unless)
+        """Put a decision into the table of the native plane, if it is the same for all frames of its line.
+
+        By default it is not, and the frames come to Python.
+        """
 
     def take_firing(self) -> Firing | None:
         """Return one event for everything since the last call, and forget it; None for nothing."""
         return None
 
 
-class _RuleBatch(PassingBatch):
+class PassingBatch(Batch):
+    """Frames that pass as they are: no rule counts them."""
+
+    def take(
+        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
+    ) -> list[BatchResult]:
+        """Pass them as one."""
+        return [BatchResult(spans[-1][0])]
+
+    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+        """Let the native plane pass the frames of a line."""
+        table.put_pass(line, unless)
+
+
+class _RuleBatch(Batch):
     """The batch of one rule and direction."""
 
     def __init__(self, state: RuleState, direction: Direction) -> None:

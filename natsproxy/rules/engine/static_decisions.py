@@ -24,7 +24,7 @@ from natsproxy.events import Firing
 from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
-from natsproxy.rules.engine.batch import NewSubject, PassingBatch, RewritingBatch, Span, VerdictBatch
+from natsproxy.rules.engine.batch import Batch, NewSubject, PassingBatch, RewritingBatch, Span, VerdictBatch
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchResult, FastPathFunction, View
 from natsproxy.rules.model.roles import OpenRequests
@@ -54,7 +54,7 @@ class CachedDecision(NamedTuple):
     spacing.
     """
 
-    batch: PassingBatch
+    batch: Batch
     unless: bytes = b""
     admits: Admits | None = None
     new: NewSubject | None = None
@@ -338,9 +338,7 @@ class StaticDecisions:
             return self._decision(self._passing, unless, admits)
         return None if unless or admits is not None else self._decision(acting)
 
-    def _decision(
-        self, batch: PassingBatch, unless: bytes = b"", admits: Admits | None = None
-    ) -> CachedDecision:
+    def _decision(self, batch: Batch, unless: bytes = b"", admits: Admits | None = None) -> CachedDecision:
         """Return the one decision for all frames of a batch under these conditions."""
         made = CachedDecision(batch, unless, admits)
         return self._known.setdefault(made, made)
