@@ -1,6 +1,6 @@
-"""For the page: a link that opens it, and the words of rules, from which it makes its form.
+"""Endpoints for the page: a link that opens it, and the keywords of rules, from which it builds its form.
 
-Both serve other programs as well: `natsproxy ctl page` prints the link.
+Other programs use both as well: `natsproxy ctl page` prints the link.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from natsproxy.admin.page.sessions import LINK, Sessions
 from natsproxy.rules.words import SECTIONS
 
 _NAMED: Final = {"name": text("The word."), "text": text("Its meaning.")}
+_DEFAULT: Final = {"type": ["string", "integer", "boolean"], "description": "Its default; absent for none."}
 _WORD: Final = fields(
     {**_NAMED, "sort": text("Its sort: kind, selector, gate, role, identity.")},
     {
-        "settings": items(fields(_NAMED, {"required": flag("Every rule of the kind has it.")})),
+        "settings": items(
+            fields(_NAMED, {"required": flag("Every rule of the kind has it."), "default": _DEFAULT})
+        ),
         "required": flag("Every rule has it."),
+        "default": _DEFAULT,
         "also": items(text("A further key that rules of the kind may have.")),
         "values": items(fields(_NAMED)),
         "example": text("In TOML."),
