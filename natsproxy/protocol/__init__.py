@@ -1,7 +1,7 @@
 """The meaning of frames: pure functions and small immutable types over bytes.
 
-In flow subjects, headers, payloads and arguments as they stand on the wire; out flow values that hold the
-meaning which nats-server or its clients give them.  No I/O, no clock, nothing above `wire`.
+Input: subjects, headers, payloads and arguments as they are on the wire.  Output: values with the meaning
+that nats-server or its clients give them.  No I/O, no clock, nothing above `wire`.
 
 Read `subjects.py` first: everything matches subjects by its rules.  `patternset.py` matches many patterns at
 once; `mapping.py` is the server's subject mapping, `permissions.py` its permissions.

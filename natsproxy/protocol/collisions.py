@@ -1,9 +1,9 @@
-"""A set of subject patterns with values: one look-up finds those of all patterns that collide with a subject.
+"""A set of subject patterns: one look-up finds the values of all patterns that collide with a subject.
 
-Two subjects collide where some literal subject could match both (`subjects.collide`, slips of the server's
-included).  The patterns are two trees of tokens, of those without and those with wildcards, since a wildcard
-means something else in each case.  A look-up walks a tree with a frontier of nodes; where `>` in the subject
-covers a whole subtree, the values below are known by then.  Immutable but for that, so connections share it.
+Two subjects collide where some literal subject could match both (`subjects.collide`, the server's bugs
+included).  Patterns without and with wildcards have a tree of tokens each, since a wildcard in the subject is
+compared differently in each.  A look-up walks a tree with a frontier of nodes; where `>` in the subject
+covers a whole subtree, its values are cached.  Immutable otherwise, so connections share it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STAR, _TAIL = STAR[0], TAIL[0]
 class _CollisionNode(Generic[T]):
     """A token position.
 
-    here: values of patterns that end on it.  tail: of those of them that end in `>`.  stars, tails: the
+    here: values of patterns that end here.  tail: those of patterns that end in `>`.  stars, tails: the
     children whose token begins with `*`, and with `>`.
     """
 
@@ -36,7 +36,7 @@ class _CollisionNode(Generic[T]):
         self._below: frozenset[T] | None = None
 
     def child(self, token: bytes) -> _CollisionNode[T]:
-        """Return the child of a token; make it first where there is none."""
+        """Return the child for a token, created if it is missing."""
         found = self.children.get(token)
         if found is None:
             found = self.children[token] = _CollisionNode()
@@ -56,7 +56,7 @@ class _CollisionNode(Generic[T]):
 
 
 class CollisionSet(Generic[T]):
-    """Patterns and their values.  Raises ConfigError for a pattern that the server would not take."""
+    """Patterns and their values.  Raises ConfigError for a pattern that the server would reject."""
 
     __slots__ = ("_literal", "_wild")
 

@@ -60,7 +60,7 @@ _KEPT: Final[dict[str, type]] = {
     "new_account": bool,
 }
 AUTH_FIELDS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
-"""The members that say who a client is, and prove it."""
+"""The members that identify and authenticate a client."""
 _REMOTE: Final[dict[str, type]] = {"import": dict, "export": dict, "remote_account": str}
 _FIELDS: Final = {**_KEPT, **dict.fromkeys(AUTH_FIELDS, str), **_REMOTE}
 
@@ -68,12 +68,12 @@ _FIELDS: Final = {**_KEPT, **dict.fromkeys(AUTH_FIELDS, str), **_REMOTE}
 def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     """Read the arguments of a CONNECT over `base`, the options that the connection has.
 
-    Raises ValueError with a clause where the server closes without an -ERR.
+    Raises ValueError with the reason where the server would close without an -ERR.
     """
     found = gojson.fill(args, _FIELDS)
     kept: dict[str, Any] = {name: _shown(value) for name, value in found.items() if name in _KEPT}
     given: dict[str, bool] = {name: bool(found[name]) for name in AUTH_FIELDS if name in found}
-    # The merge of the server: an empty string takes a credential back, an absent member keeps it.
+    # As the server merges: an empty string removes a credential, an absent member keeps it.
     credentials = {name for name in base.credentials if given.get(name, True)}
     credentials |= {name for name, present in given.items() if present}
     remote = base.remote or any(found.get(name) for name in _REMOTE)
@@ -88,7 +88,7 @@ def _shown(value: Any) -> Any:
 def redact_connect(args: bytes) -> bytes:
     """Return the arguments of a CONNECT with its secrets withheld and every other byte kept.
 
-    A CONNECT that does not parse is withheld whole, since nobody knows where its secrets are.
+    A CONNECT that does not parse is withheld whole, since its secrets cannot be found.
     """
     redacted = redact_object(args, CONNECT_SECRETS)
     if redacted is None:

@@ -23,19 +23,19 @@ _FORMS: Final = "a .creds file, an nkey seed, or TOML with user and password, or
 class KeyPair:
     """An nkey that signs nonces.
 
-    public: its public key.  Raises ValueError for a seed that is none, and ConfigError where the package
-    nkeys is missing.
+    public: its public key.  Raises ValueError for an invalid seed, and ConfigError where the package nkeys
+    is missing.
     """
 
     def __init__(self, seed: str) -> None:
         try:
-            import nkeys  # needed by those who sign only
+            import nkeys  # optional: only signing needs it
         except ImportError:
             text = "signing a server's nonce needs the package nkeys: pip install 'natsproxy[identity]'"
             raise ConfigError(text) from None
         try:
             raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
-            if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):  # nkeys does not look
+            if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):  # nkeys does not check it
                 raise ValueError("a wrong checksum")
             self._pair = nkeys.from_seed(bytearray(seed.encode()))
             self.public: str = self._pair.public_key.decode()
@@ -69,7 +69,7 @@ class Credentials:
 def read_credentials(text: str) -> Credentials:
     """Read the text of a file of credentials.
 
-    Raises ValueError with the end of a sentence that begins with the name of the file.
+    Raises ValueError with a message that follows the name of the file.
     """
     decorated = _PEM.findall(text)
     seeds = [value for value in decorated if SEED.fullmatch(value)]
@@ -90,7 +90,7 @@ def read_credentials(text: str) -> Credentials:
 def read_seed(text: str) -> KeyPair:
     """Read the text of a file with an nkey seed, plain or between BEGIN and END lines.
 
-    Raises ValueError with the end of a sentence that begins with the name of the file.
+    Raises ValueError with a message that follows the name of the file.
     """
     found = [value for value in _PEM.findall(text) if SEED.fullmatch(value)] or _seed_line(text)
     if not found:
@@ -107,5 +107,5 @@ def _from_table(document: dict[str, Any]) -> Credentials:
     if names not in ({"user", "password"}, {"token"}):
         raise ValueError(f"is not {_FORMS}")
     if not all(isinstance(value, str) and value for value in document.values()):
-        raise ValueError("has a value that is no text, or an empty one")
+        raise ValueError("has a value that is empty or not a string")
     return Credentials(**document)

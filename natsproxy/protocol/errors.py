@@ -1,7 +1,7 @@
 r"""The -ERR catalogue: every text that nats-server sends to a client connection, one row each.
 
 A row has the text, says whether the server closes after it, and names the reaction of two official clients
-(`go`, `py`).  Constructors make the texts byte for byte; `classify` takes one apart again.
+(`go`, `py`).  Constructors make the texts byte for byte; `classify` parses one.
 
 Quoting is Go's `%q`: `"` and `\` escaped, `\a \b \f \n \r \t \v`, other control bytes and bytes that are not
 UTF-8 as `\xNN`, unprintable characters as `\uNNNN`, printable UTF-8 unchanged.  So the text is not always the
@@ -138,7 +138,7 @@ _PERMISSION: Final = re.compile(
 class ServerError(NamedTuple):
     """The parts of an -ERR text.
 
-    subject, queue, sid: the bytes that the text quotes, quoting undone; `b""` where it names none.
+    subject, queue, sid: the bytes that the text quotes, unquoted; `b""` where it names none.
     """
 
     kind: ErrorKind

@@ -1,11 +1,11 @@
-"""Folding of subject templates: a position that takes more names than a person reads becomes `**`.
+"""Folding of subject templates: a position with too many different names becomes `**`.
 
-Templates have lost their numbers and ids, but names of users or places vary as much.  Where more than `MOST`
-different names follow the same tokens, all of them are one, `**`: no pattern of NATS, so that it shows.  What
-stands behind them is counted together, and may be folded in turn.  A first token that begins with `$` or `_`
+Templates have no numbers and ids left, but names of users or places vary as much.  Where more than `MOST`
+different names follow the same tokens, all of them become `**`, which no NATS pattern contains.  What follows
+them is counted together, and may be folded in turn.  A first token that begins with `$` or `_`
 is never folded.
 
-The result does not depend on the order of the templates, and memory follows what is left, not their number.
+The result does not depend on the order of the templates, and memory grows with the result only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Final
 
 FOLDED: Final = "**"
 MOST: Final = 50
-"""The different names of a position that a person still reads."""
+"""The most names of one position that are listed one by one."""
 _DEPTH: Final = 16
-"""The tokens of a template that are looked at."""
+"""The most tokens of a template that are considered."""
 
 
 class _FoldingNode(dict[str, "_FoldingNode"]):
-    """The tokens that follow some tokens, each with what follows it."""
+    """A node of the tree: the next tokens, each with its own node."""
 
     def add(self, tokens: list[str]) -> None:
         node = self
@@ -29,7 +29,7 @@ class _FoldingNode(dict[str, "_FoldingNode"]):
             node = node.setdefault(token, _FoldingNode())
 
     def fold(self, *, first: bool) -> None:
-        """Make one of the tokens that follow here where there are too many, and of their followers."""
+        """Merge the tokens of this node if there are too many, then those of the nodes below."""
         names = [name for name in self if not (first and name[:1] in ("$", "_"))]
         if FOLDED in self or len(names) > MOST:
             merged = _FoldingNode()
@@ -51,7 +51,7 @@ class _FoldingNode(dict[str, "_FoldingNode"]):
 
 
 def folds(templates: Iterable[str]) -> list[str]:
-    """Return what stands before each position to be folded, the shortest first: "" or "chat.**." for example.
+    """Return the prefix of each position to fold, the shortest first: "" or "chat.**." for example.
 
     A `**` in a template says that its position was folded before.
     """

@@ -6,7 +6,7 @@ Writing: no blanks, and `<`, `>`, `&`, U+2028 and U+2029 are escaped (`\\u003c` 
 
 Text is bytes decoded with "surrogateescape", so untouched text encodes to the very same bytes again.
 
-Edits of JSON (`rewrite`, `redaction`, the API bodies of `rules/rewriting`) need places in the text, which
+Edits of JSON (`rewrite`, `redaction`, the API bodies of `rules/rewriting`) need offsets in the text, which
 `json` does not give: `lex` and `members` find them, in text that `json` has already accepted.
 """
 
@@ -25,8 +25,8 @@ _FOLD: Final = str.maketrans({"\u017f": "s", "\u212a": "k"})
 # Lone halves of surrogate pairs, those of "surrogateescape" included.
 _HALVES: Final = re.compile("[\ud800-\udfff]")
 _TOKEN: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
-# A member whose value is no array and no object, by far the most of them; a string, with its colon where it
-# is a key; a mark; or another value.
+# A member with a scalar value, by far the most common; a string, with its colon where it is a key; a bracket,
+# comma or colon; or another value.
 _PLACE: Final = re.compile(
     r'"([^"\\]*)"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|[^\s"{}\[\],:]+)'
     r'|("[^"\\]*(?:\\.[^"\\]*)*")(\s*:\s*)?|([{}\[\],])|[^\s"{}\[\],:]+',
@@ -100,8 +100,8 @@ def fill(raw: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
 def fill_pairs(pairs: Iterable[tuple[str, Any]], fields: Mapping[str, type]) -> dict[str, Any]:
     """Return the members of an object that are in `fields` (name to type), as Go fills a struct.
 
-    Absent and `null` members are absent.  Types: bool, int, str, list (of strings), dict (any object).  Text
-    that is not Unicode (invalid UTF-8, half a surrogate pair) becomes U+FFFD, as in Go.
+    Absent and `null` members are left out.  Types: bool, int, str, list (of strings), dict (any object).
+    Text that is not Unicode (invalid UTF-8, half a surrogate pair) becomes U+FFFD, as in Go.
     Raises ValueError for a wrong type.
     """
     found: dict[str, Any] = {}
@@ -147,7 +147,7 @@ def lex(text: str) -> Iterator[Token]:
 class Member(NamedTuple):
     """A member of an object in JSON text.
 
-    key: folded.  start: the place of the key.  value, end: the begin and the end of the value.
+    key: folded.  start: the offset of the key.  value, end: where the value starts and ends.
     depth: 1 for members of the outermost object.
     """
 

@@ -32,7 +32,7 @@ BLANKS: Final = b" \t"
 _NAME: Final = re.compile(rb"[!-9;-~]+")
 _BLANK_LINE: Final = re.compile(rb"\n\r*(?:\n|\Z)")
 _BARE: Final = re.compile(rb"NATS/1\.0(?:[ \t]+)?\r\n\r\n")
-_LINES: Final = 256  # that are looked at in one step
+_LINES: Final = 256  # per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def get(block: bytes, name: bytes) -> bytes | None:
 
 
 def span(block: bytes, name: bytes) -> tuple[int, int] | None:
-    """Return the begin and the end of the value that `get` returns, None without one."""
+    """Return the start and the end of the value that `get` returns, None without one."""
     at = block.find(CRLF + name + b":")
     if at < 0:
         return None
@@ -150,9 +150,9 @@ TRACE_DEST: Final = b"Nats-Trace-Dest"
 
 
 def trace_span(block: bytes) -> tuple[int, int] | None:
-    """Return the begin and the end of the subject that nats-server publishes its traces to, None without one.
+    """Return the start and the end of the subject that nats-server publishes traces to, None without one.
 
-    The server (since 2.11) reads this header by other rules than the rest (`server/msgtrace.go`): only behind
+    The server (since 2.11) reads this header by other rules than the rest (`server/msgtrace.go`): only after
     a bare version line; a name is everything up to the next colon; a value of blanks alone does not count.
     """
     *_, last = trace_steps(block)
@@ -160,7 +160,7 @@ def trace_span(block: bytes) -> tuple[int, int] | None:
 
 
 def trace_steps(block: bytes) -> Iterator[tuple[int, int] | None]:
-    """Look for what `trace_span` returns: yield None now and then meanwhile, and last what was found."""
+    """Do the work of `trace_span` in steps: yield None after each, and the result last."""
     at, lines = len(VERSION_LINE + CRLF), 0
     if TRACE_DEST not in block or not block.startswith(VERSION_LINE + CRLF):
         yield None
@@ -196,7 +196,7 @@ def trace_subject(block: bytes) -> bytes:
 
 
 def traced_subject(block: bytes, found: tuple[int, int] | None) -> bytes:
-    """Return the same of what `trace_span` returns."""
+    """Return the trace subject from the result of `trace_span`."""
     subject = b"" if found is None else block[found[0] : found[1]]
     return subject if is_valid_strict(subject) and not has_wildcard(subject) else b""
 
@@ -226,9 +226,9 @@ def _line(name: bytes, value: bytes) -> bytes:
 
 
 def _first_line(block: bytes, name: bytes) -> tuple[int, int]:
-    """Return the place of the first line of `name`, -1 for none, and the end of all headers.
+    """Return the offset of the first line of `name`, -1 for none, and the end of all headers.
 
-    The version line is never one, nor is what stands behind the blank line.
+    The version line never counts, nor does anything after the blank line.
     """
     start = block.find(b"\n") + 1 if block.startswith(VERSION_LINE) else 0
     end = _end_of_lines(block, start - 1) if start else max(0, _end_of_lines(b"\n" + block, 0) - 1)
@@ -282,7 +282,7 @@ def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
     if start >= 0:
         stop = block.find(b"\n", start, end) + 1 or end
         return block[:start] + line + _without(block[stop:end], name) + block[end:]
-    # The new line stands before the blank one: nothing behind the blank line is a header.
+    # The new line stands before the blank one: nothing after the blank line is a header.
     for ending in (b"\r\n\r\n", b"\n\n"):
         if block.endswith(ending):
             keep = len(block) - len(ending) // 2
@@ -291,15 +291,15 @@ def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
 
 
 PART: Final = 256
-"""Lines, or values, of one call: less than a tenth of a millisecond."""
+"""Lines or values per call: less than a tenth of a millisecond."""
 
 
 class HeaderBlock:
-    """A block that is read once, a part at a time, for all who ask about its headers `names`.
+    """A header block that is read once, in steps, for all rules that ask for its headers `names`.
 
     A block may have a megabyte of short lines, and any number of rules may want some header of it.  It is
-    read as `parse` reads it, from where the last call stopped; only the values of `names` are kept.  Whoever
-    reads it says how much to do in one call.
+    read as `parse` reads it, from where the last call stopped; only the values of `names` are kept.  The
+    caller says how much to do per call.
     """
 
     __slots__ = ("_answers", "_at", "_block", "_looked", "_names", "_values", "status")
@@ -310,7 +310,7 @@ class HeaderBlock:
         self.status = parse(line).status
         self._block = block
         self._names = names
-        # A first line that is no version line is a header, if it has a colon; else nothing.
+        # A first line that is not a version line is a header if it has a colon; otherwise it is ignored.
         self._at = len(line) if line.startswith(VERSION_LINE) or b":" not in line else 0
         if line in (b"\n", b"\r\n") or not names:
             self._at = len(block)
@@ -319,7 +319,7 @@ class HeaderBlock:
         self._looked: dict[tuple[bytes, str | None], int] = {}
 
     def read_on(self, lines: int = PART) -> bool:
-        """Read so many more lines; return whether all were read."""
+        """Read up to `lines` more lines; return whether all were read."""
         block, at, size, names = self._block, self._at, len(self._block), self._names
         while at < size:
             if not lines:
@@ -338,7 +338,7 @@ class HeaderBlock:
         return True
 
     def look_on(self, name: bytes, glob: str | None, values: int = PART) -> bool:
-        """Compare so many more values of a header with a shell pattern; return whether `has` knows."""
+        """Compare up to `values` more values of a header with a pattern; return whether `has` can answer."""
         key = name, glob
         if key in self._answers:
             return True

@@ -4,8 +4,8 @@ Nothing on the wire says that a token is generated, so its shape decides:
 
 - a nuid is 22 base62 characters that look random: digits beside letters of both cases; without digits, many
   changes of case; without small letters (nats.js 2 uses none), digits in several places.  So the word
-  `OrderProcessorServiceX` is none, and about 1 nuid in 50 is missed.
-- clients put more around a nuid (`EXTENDED`): nats-py puts four hexadecimal digits behind it in a request
+  `OrderProcessorServiceX` is not one, and about 1 nuid in 50 is missed.
+- clients extend a nuid (`EXTENDED`): nats-py appends four hexadecimal digits to it in a request
   token; an ordered consumer's name ends in `_` and a number, and with nats.js begins with `oc_`.
 - a generated consumer name is 8 base62 characters of mixed kinds, or a nuid, with or without those additions.
 - an inbox is `_INBOX.<nuid>[.<token>]`, or the same after any other prefix: a nuid that ends a subject, or is
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 INBOX: Final = b"_INBOX"
 EXTENDED: Final = rb"(oc_)?([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?"
-"""A nuid with the additions of clients; its group, the second, takes any word of that length."""
+"""A nuid with the additions of clients; its second group matches any word of that length."""
 _EXTENDED: Final = re.compile(EXTENDED)
 _BASE62: Final = re.compile(rb"[0-9A-Za-z]+")
 _DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Z]")
@@ -39,7 +39,7 @@ def is_nuid(token: bytes) -> bool:
 
 
 def split_nuid(token: bytes) -> tuple[bytes, bytes, bytes] | None:
-    """Split a token into the bytes before its nuid, the nuid, and the bytes behind it; None without one."""
+    """Split a token into the bytes before its nuid, the nuid, and the bytes after it; None without one."""
     found = _EXTENDED.fullmatch(token)
     if found is None or not is_nuid(found[2]):
         return None
@@ -50,7 +50,7 @@ def is_generated_consumer(token: bytes) -> bool:
     """Tell whether a token, known to be a consumer's name, looks generated rather than chosen.
 
     Eight base62 characters count when they mix digits and letters or change case inside.  A word with a
-    number behind it (`orders42`) was chosen by a person.
+    number after it (`orders42`) was chosen by a person.
     """
     if len(token) == 8:
         if _BASE62.fullmatch(token) is None or token.isdigit():
@@ -71,9 +71,9 @@ class Inbox(NamedTuple):
 
 
 def find_inbox(subject: bytes, prefixes: tuple[bytes, ...] = (INBOX,)) -> Inbox | None:
-    """Take an inbox subject apart; None for any other.
+    """Parse an inbox subject; None for any other.
 
-    prefixes: known inbox prefixes, which any id may follow; behind another prefix the id must be a nuid.
+    prefixes: known inbox prefixes, which any id may follow; after another prefix the id must be a nuid.
     """
     for prefix in prefixes:
         if subject.startswith(prefix + b"."):

@@ -4,8 +4,8 @@ The bytes are kept: an INFO without changes is forwarded byte for byte, and a ch
 members only (order, spacing and Go's `\\u003c` escapes stay).
 
 A server says the same to all of its clients but for their `client_id` (and a nonce, where clients sign one).
-So what was made of an INFO is kept under its *form*, the INFO with one and the same number in that place: for
-a new connection the number is put in again.
+So results are cached by the *form* of an INFO, which has a fixed number in the place of the `client_id`; the
+real number is put back for each connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from natsproxy.protocol import gojson
 from natsproxy.protocol.redaction import INFO_SECRETS, redact_object
 
 GOSSIP: Final = ("connect_urls", "ws_connect_urls")
-"""The members that would lead a client around a proxy: addresses that it dials when it reconnects."""
+"""The members that would let a client bypass the proxy: addresses that it dials to reconnect."""
 
 
 class Info(NamedTuple):
@@ -86,8 +86,8 @@ _FIELDS: Final[dict[str, type]] = {
 }
 _KEY: Final = b'"client_id":'
 _CLIENT_ID: Final = re.compile(_KEY + rb"([1-9][0-9]{0,17})(?=[,}])")
-_ANY_ID: Final = b"982451653982451653"  # of a form
-_FORMS: Final = 16  # kept of each kind: a proxy has few servers
+_ANY_ID: Final = b"982451653982451653"  # the `client_id` in a form
+_FORMS: Final = 16  # cached per function: a proxy has few servers
 # No client port sends these members; the first one found names the port.
 _OTHER_PORTS: Final = {
     "gateway": "gateway",
@@ -104,7 +104,7 @@ _OTHER_PORTS: Final = {
 
 @lru_cache(_FORMS)  # it is read, rewritten and redacted
 def _form(args: bytes) -> tuple[bytes, bytes]:
-    """Return the form of an INFO and its `client_id`; the INFO and `b""` where that has no usual place."""
+    """Return the form of an INFO and its `client_id`; the INFO and `b""` if that is elsewhere."""
     found = _CLIENT_ID.search(args)
     if found is None or args.count(_KEY) > 1 or _ANY_ID in args:
         return args, b""
@@ -123,9 +123,9 @@ def parse_info(args: bytes) -> Info:
     """
     form, number = _form(args)
     if number:
-        with suppress(ValueError):  # raised below, with the right place
+        with suppress(ValueError):  # raised below, with the right offset
             info = _parse(form)
-            if info.client_id == int(_ANY_ID):  # else the key stands there again, in other letters
+            if info.client_id == int(_ANY_ID):  # otherwise the key occurs again, in another letter case
                 return info._replace(client_id=int(number))
     return _parse(args)
 

@@ -51,17 +51,17 @@ _API: Final[dict[bytes, tuple[str, ...]]] = {
     b"ACCOUNT.STREAM.CANCEL_MOVE": ("account", "stream"),
 }
 ACK_PREFIX: Final = b"$JS.ACK."
-"""The beginning of the reply subject of a message that wants an ack."""
+"""The prefix of the reply subject of a message that needs an ack."""
 _LONGEST_VERB: Final = max(verb.count(b".") + 1 for verb in _API)
 _OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
-"""The number of names that must be there, for verbs whose later names may be absent.
+"""The number of required names, for verbs whose last names are optional.
 
 `CONSUMER.CREATE.<stream>` is the form before 2.9, `DIRECT.GET.<stream>.<subject>` gets the last message.
 """
 
 
 class ApiCall(NamedTuple):
-    """An API subject taken apart.
+    """The parts of an API subject.
 
     verb: "STREAM.CREATE" and so on.  filter: the last tokens of CONSUMER.CREATE and DIRECT.GET subjects.
     domain: of `$JS.<domain>.API.`.  start: the index of the token at which the names begin.
@@ -99,7 +99,7 @@ def api_verb(subject: bytes) -> bytes:
 
 
 def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | None:
-    """Take an API subject apart; None for any other.
+    """Parse an API subject; None for any other.
 
     prefixes: the subjects that importing accounts use in place of `$JS.API`, without the final dot.
     """
@@ -155,7 +155,7 @@ class AckSubject(NamedTuple):
 
 
 def parse_ack(subject: bytes) -> AckSubject | None:
-    """Take an ack subject apart; None for any other subject, and where a number is none."""
+    """Parse an ack subject; None for any other subject, and for one with an invalid number."""
     if not subject.startswith(ACK_PREFIX):
         return None
     tokens = subject.split(b".")
@@ -267,7 +267,7 @@ def api_error(body: bytes) -> JetStreamError | None:
 
 
 def members(body: bytes) -> dict[str, Any]:
-    """Return the members of a JSON object; none for a body that is no such object."""
+    """Return the members of a JSON object; none for any other body."""
     try:
         read = gojson.loads(body)
     except ValueError:
@@ -320,7 +320,7 @@ def publish_ack(body: bytes) -> PublishAck | None:
 
 
 class PullRequest(NamedTuple):
-    """The body of a CONSUMER.MSG.NEXT, or of `+NXT`.  expires, heartbeat: in ns, 0 for none."""
+    """The body of a CONSUMER.MSG.NEXT or a `+NXT`.  expires, heartbeat: in ns, 0 for none."""
 
     batch: int = 1
     expires: int = 0
@@ -342,7 +342,7 @@ def pull_request(body: bytes) -> PullRequest:
 
 
 def number(given: dict[str, Any], name: str) -> int:
-    """Return a member that is a natural number; 0 for none, and for anything else."""
+    """Return a member that is a non-negative integer; 0 for anything else."""
     value = given.get(name)
     return max(0, value) if type(value) is int else 0
 

@@ -1,8 +1,8 @@
-"""A message's part in JetStream as flat fields: what tables and Parquet files keep of it.
+"""The JetStream meaning of a message as flat fields, for tables and Parquet files.
 
 `describe` looks at one message alone, as `jetstream.py` does.  It also reads answers of which only the first
-bytes were recorded, so their members are found as they stand in the text, escapes included; `jetstream.py`
-parses whole ones.  `capture/columns/_jetstream.pxd` has the common forms in C.
+bytes were recorded, so members are searched for in the text and keep their escapes; `jetstream.py` parses
+whole ones.  `capture/columns/_jetstream.pxd` has the common forms in C.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ KINDS: Final = (
 )
 """The kinds of messages.
 
-api: a call of the API.  delivery: a message that wants an ack.  publish: its headers are for JetStream.
-publish-ack, duplicate: the ack of a publish, or of one that was stored before.  ack, nak, wpi, term, next:
+api: a call of the API.  delivery: a message that needs an ack.  publish: it has JetStream headers.
+publish-ack, duplicate: the ack of a publish, or of a duplicate.  ack, nak, wpi, term, next:
 the answer to a delivery; other: one that is none of these; unknown: its payload was not recorded.
 """
 _CONSUMER_ANSWER: Final = b'{"type":"io.nats.jetstream.api.v1.consumer_'
 _MAKES_CONSUMER: Final = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
 _READ: Final = 1024
-"""The bytes of a body that are read: what is looked for stands near its beginning."""
+"""The first bytes of a body that are searched: the members wanted are near its beginning."""
 _FOR_JETSTREAM: Final = re.compile(rb"\nNats-(?:Msg-Id|Expected-[A-Za-z-]+|Batch-Id|TTL):")
 _ERROR: Final = re.compile(rb'"description":\s*"((?:[^"\\]|\\.)*)')
 _TEXTS: Final = {
@@ -78,7 +78,7 @@ _PUBLISH: Final = JetStreamMessage("publish")
 
 
 def describe(frame: Frame) -> JetStreamMessage:
-    """Return the fields of a frame; those of `NOTHING` for one that is not JetStream's."""
+    """Return the fields of a frame; `NOTHING` for one outside JetStream."""
     if frame.op in (Op.MSG, Op.HMSG):
         if frame.reply.startswith(ACK_PREFIX):
             return _acked(frame.reply, "delivery")
@@ -131,7 +131,7 @@ def _call(frame: Frame) -> JetStreamMessage:
 
 
 def _answer(frame: Frame) -> JetStreamMessage:
-    """Return the fields of an answer of JetStream's: to a publish or to an API call."""
+    """Return the fields of a JetStream answer: to a publish or to an API call."""
     body = frame.body[:_READ]
     if not body.startswith((b'{"stream"', b'{"error"', b'{"type":"')):
         return NOTHING

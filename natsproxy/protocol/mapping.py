@@ -5,13 +5,13 @@ A subject with an empty token is not mapped.  A subject with wildcard tokens is 
 covers it: `*` under `*` and `>`, and `>` under `>`.
 
 A `SubjectTransform` is one source and one destination, a `Mapping` a source with weighted destinations.  A
-transform that loses nothing can be undone (`inverse`), which the way back from the server needs.
+lossless transform has an `inverse`, which messages from the server need.
 
 A destination token is a literal, `$n`, `{{function(arguments)}}` or a final `>` (there if and only if the
 source ends in one).  n counts the `*` of the source from 1; an n of 0 or less is the subject's first token.
 
     $n, wildcard(n)                     the n-th `*`
-    partition(N, i, j...)               FNV-1a (32 bit) of those wildcards joined by nothing, modulo N
+    partition(N, i, j...)               FNV-1a (32 bit) of those wildcards concatenated, modulo N
     partition(N)                        of the whole subject
     random(N)                           0 to N-1
     split(i, delimiter)                 cut at the delimiter, empty pieces dropped (see `split_pieces`)
@@ -63,7 +63,7 @@ def fnv1a(data: bytes) -> int:
 
 
 def refuse_to_draw(limit: int) -> int:
-    """Stand in for a source of randomness that was not given: raises ConfigError."""
+    """Default for a missing source of randomness: raises ConfigError."""
     raise ConfigError(f"this mapping draws a random number below {limit}, but randomness is not allowed here")
 
 
@@ -123,7 +123,7 @@ class Source:
 
 
 def show(token: bytes) -> str:
-    """Return bytes in the form that errors quote."""
+    """Return bytes as errors quote them."""
     return repr(token.decode("utf-8", "backslashreplace"))
 
 
@@ -214,7 +214,7 @@ def _positive(text: bytes, token: bytes) -> int:
 class SubjectTransform:
     """One source pattern and one destination.  Immutable.
 
-    invertible: None when the source subject follows from the destination; else the reason against, a clause.
+    no_inverse: the reason why the source subject cannot be found from the destination; None where it can.
     Raises ConfigError where the server's configuration refuses the mapping.
     """
 
@@ -231,7 +231,7 @@ class SubjectTransform:
         self._tail = len(self._source.tokens) - 1 if self._source.tail else None
         self._identity = source == destination
         self._prefixes = self._find_prefixes()
-        self.invertible: Final = _why_not_invertible(self._source, self._tokens)
+        self.no_inverse: Final = _why_not_invertible(self._source, self._tokens)
 
     def __repr__(self) -> str:
         return f"SubjectTransform({self.source!r}, {self.destination!r})"
@@ -272,7 +272,7 @@ class SubjectTransform:
         Only an invertible mapping has an answer for wildcards.  `collide(source, pattern)` tells whether the
         subscription is covered in part.
         """
-        if self.invertible is not None or not is_subset(pattern, self.source):
+        if self.no_inverse is not None or not is_subset(pattern, self.source):
             return None
         return self._build(pattern, refuse_to_draw)
 
@@ -288,10 +288,10 @@ class SubjectTransform:
 
         Raises ConfigError with the reason where there is none.
         """
-        if self.invertible is not None:
+        if self.no_inverse is not None:
             raise ConfigError(
                 f"the mapping of {show(self.source)} to {show(self.destination)} cannot be undone: "
-                f"{self.invertible}"
+                f"{self.no_inverse}"
             )
         # The n-th `*` of the inverse's source is the wildcard that the n-th copying token was made of.
         order = [token.wildcard for token in self._tokens if token.wildcard is not None]
@@ -378,7 +378,7 @@ class Mapping:
 
     @property
     def only(self) -> SubjectTransform | None:
-        """The one transform of a mapping without chance, else None."""
+        """The only transform of a mapping without random choice, else None."""
         return self.choices[0][0] if len(self.choices) == 1 and self.choices[0][1] == 100 else None
 
     def apply(self, subject: bytes, draw: Draw = refuse_to_draw) -> bytes | None:

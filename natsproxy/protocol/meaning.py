@@ -1,9 +1,9 @@
 """The meaning of a frame, for people and for JSON: `ack ORDERS/worker #7 (2nd delivery)`.
 
-`meaning` looks at one frame alone, as `jetstream.py` does; a frame that says all with its subject has none.
-Its words are those of roles in rules, where there is one.
+`meaning` looks at one frame alone, as `jetstream.py` does; a frame that its subject explains has none.
+Its `kind` is the name of the role in rules, where there is one.
 
-Peers choose the bytes: names in the texts are theirs, and whoever prints them escapes control characters.
+Peers choose the names in the texts: whatever prints them must escape control characters.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class Meaning(NamedTuple):
 
 
 def meaning(frame: Frame, *, answer: bool = False) -> Meaning | None:
-    """Return the meaning of a frame; None for one that is plain.
+    """Return the meaning of a frame; None for one that needs no explanation.
 
-    answer: it is known to answer a request, whatever its subject; a subject of inboxes shows it alone.
+    answer: it is known to answer a request; without it, only an inbox subject tells.
     """
     if frame.op in (Op.MSG, Op.HMSG):
         return _delivered(frame, answer or frame.subject.startswith(INBOX))
@@ -157,7 +157,7 @@ def api_text(subject: bytes) -> str | None:
 
 
 def subject_text(subject: bytes) -> str:
-    """Return a subject as people say it: that of an API call, or of an ack, in short; any other as it is."""
+    """Return a subject for people: that of an API call or of an ack in short form, any other as it is."""
     if subject.startswith(b"$JS."):
         ack = jetstream.parse_ack(subject)
         text = api_text(subject) if ack is None else f"ack {_delivery_text(ack)}"
@@ -218,7 +218,7 @@ _STATUS_TEXTS: Final = {
     StatusKind.NO_RESPONDERS: ("no-responders", "no responders"),
 }
 _ENDS: Final = {StatusKind.END, StatusKind.NOT_FOUND, StatusKind.TIMEOUT, StatusKind.PIN}
-"""The statuses with which pulls and reads end in good order."""
+"""The statuses with which pulls and reads end normally."""
 
 
 def _status(frame: Frame, found: headers.Headers) -> Meaning:

@@ -32,7 +32,7 @@ class PatternSet(Generic[T]):
     """Patterns and their values; a pattern may occur more than once.
 
     patterns: the pairs that it was made from, in that order.
-    Raises ConfigError for a pattern that the server would not take.
+    Raises ConfigError for a pattern that the server would reject.
     """
 
     __slots__ = ("_exact", "_root", "patterns")

@@ -1,4 +1,4 @@
-"""Permissions in nats-server's words, with nats-server's decisions.
+"""Permissions in nats-server's syntax, with nats-server's decisions.
 
     {"publish": {"allow": ["a.>"], "deny": "a.secret"},
      "subscribe": ["b.*", "c.> workers"],
@@ -287,7 +287,7 @@ def _side(
 
 
 def _entries(value: Any, where: str, queues: bool) -> tuple[PermissionEntry, ...] | None:
-    """Read a list of subjects; an empty one says nothing, as on the server."""
+    """Read a list of subjects; an empty one counts as absent, as on the server."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
         raise ConfigError(f"{where} must be a subject or a list of subjects, not {value!r}")

@@ -58,7 +58,7 @@ class FramePlace:
 
 
 def parse_place(text: str) -> FramePlace:
-    """Read a place.  Raises ValueError with the end of a sentence that begins with the setting's name."""
+    """Read a place.  Raises ValueError with a message that follows the setting's name."""
     before, _, where = text.lstrip(" ").partition(" ")
     if not _PLACE.match(where.lstrip(" ")):  # members of JSON may hold blanks
         before, where = ">", text
@@ -104,5 +104,5 @@ def _translated(glob: str) -> str:
     first, *others = map(re.escape, glob.split("*"))
     if not others:
         return first
-    # Atomic groups: a hostile glob with many stars must not make the search try all ways to share a name.
+    # Atomic groups: a hostile glob with many stars must not cause exponential backtracking.
     return first + "".join(f"(?>.*?{part})" for part in others[:-1] if part) + f".*{others[-1]}"

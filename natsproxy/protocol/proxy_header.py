@@ -1,7 +1,7 @@
-"""The header of the PROXY protocol, versions 1 and 2: a load balancer's word for who its client is.
+"""The header of the PROXY protocol, versions 1 and 2: a load balancer's statement of its client's address.
 
-It stands before all other bytes of a connection, TLS included.  Who reads it must not take a byte behind it:
-`read` says how many more bytes surely belong to it.  A header that says nothing about a client ("UNKNOWN",
+It stands before all other bytes of a connection, TLS included.  A reader must not consume a byte after it:
+`read` says how many more bytes certainly belong to it.  A header that says nothing about a client ("UNKNOWN",
 "LOCAL") is a health check of the load balancer itself.
 
 Headers about other transports than TCP, with leading zeros, or longer than `LONGEST` are refused.  The
@@ -41,9 +41,9 @@ class ProxyHeader(NamedTuple):
 
 
 def read(data: bytes) -> ProxyHeader | int:
-    """Return the header, or the number of bytes that are still to come, at least.
+    """Return the header, or the least number of bytes that are still missing.
 
-    data: the first bytes of a connection, with no byte too many.  Raises ValueError with a clause.
+    data: the first bytes of a connection, none beyond the header.  Raises ValueError with the reason.
     """
     if not data:
         return _SHORTEST_LINE
@@ -82,7 +82,7 @@ def _fields(words: list[bytes]) -> ProxyHeader:
 
 def _port(word: bytes) -> int:
     if not word.isdigit() or len(word) > 5 or (word[:1] == b"0" and word != b"0") or int(word) > MAX_PORT:
-        raise ValueError("a PROXY line with a port that is none")
+        raise ValueError("a PROXY line with an invalid port")
     return int(word)
 
 
@@ -118,7 +118,7 @@ def _check_extensions(rest: bytes) -> None:
     while rest:
         end = 3 + int.from_bytes(rest[1:3], "big")
         if len(rest) < max(3, end):
-            raise ValueError("a PROXY header with an extension that is cut")
+            raise ValueError("a PROXY header with a truncated extension")
         rest = rest[end:]
 
 
@@ -131,7 +131,7 @@ def _ip(host: _IP) -> str:
     return str(host)
 
 
-# -- the other way
+# -- writing
 
 
 def write(version: int, source: Address | None = None, destination: Address | None = None) -> bytes:

@@ -2,7 +2,7 @@
 
 A secret is withheld by the name of its key, in any letter case, at any depth, in every duplicate.  An nkey
 seed is withheld in any string.  All other bytes are kept.  The marker says why, and the result is still JSON.
-This is no setting: captures and logs always get the redacted form.
+This cannot be turned off: captures and logs always get the redacted form.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
         return None
     text = gojson.to_text(raw)
     cuts: list[tuple[int, int, str]] = []
-    # Most texts have neither such a key nor a seed: a search says so for a tenth of what the places cost.
+    # Most texts have neither such a key nor a seed: a search finds that at a tenth of the cost of lexing.
     if _may_name(secrets).search(text):
         cuts += [
             (member.value, member.end, MARKER)
@@ -55,7 +55,7 @@ def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
             for token in gojson.lex(text)
             if token.text[0] == '"' and SEED.search(json.loads(token.text))
         ]
-    # Whole spans of the text are replaced, from the end, so a value that is an object goes as one piece and
+    # Whole spans of the text are replaced, from the end, so a value that is an object is one piece, and
     # no decoding and encoding touches the rest.
     for start, end, marker in reversed(_outermost(cuts)):
         text = text[:start] + marker + text[end:]

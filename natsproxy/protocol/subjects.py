@@ -10,7 +10,7 @@ The rules of `server/sublist.go`, which hold here too:
 4. A wildcard in the *tested* subject is an ordinary token.  So the pattern `foo.*` matches the subject
    `foo.>`: permissions have this quirk, and `matches` has it too.
 5. `is_subset` and `collide` compare patterns.  Both look at the first byte of some tokens only, so `*foo` in
-   a pattern counts as `*`.  That is a slip of the server's, kept because decisions must equal the server's.
+   a pattern counts as `*`.  That is a bug of the server, kept because decisions must equal the server's.
 """
 
 from __future__ import annotations

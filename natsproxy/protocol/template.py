@@ -7,13 +7,13 @@ becomes `*` where
    letters both), or a nuid, also with the additions of clients (`identifiers.EXTENDED`);
 2. it holds three digits in a row (`order12345`, `20240102T0930`);
 3. it holds a part of digits only (`device-17`, `user_42`, `-5`) or a hexadecimal id of 4 characters or more
-   (`pod-7f9c4d-web`) behind a separator: any ASCII character that is neither letter nor digit.  The part ends
+   (`pod-7f9c4d-web`) after a separator: any ASCII character that is neither letter nor digit.  The part ends
    at the next separator or with the token.  So `v1`, `s3`, `http2`, `test-e2e` and `orders-v2` stay;
-4. it stands behind `_INBOX.`, or right behind a nuid;
-5. it stands in an ack or in flow control of JetStream (`$JS.ACK`, `$JS.FC`), except stream, consumer and
+4. it comes after `_INBOX.`, or directly after a nuid;
+5. it is in a JetStream ack or flow-control subject (`$JS.ACK`, `$JS.FC`), except stream, consumer and
    domain;
 6. it is a generated name in the place of a consumer's (the JetStream API, acks, flow control, advisories).
-   In other places eight mixed characters are taken for a word and stay.
+   Elsewhere eight mixed characters count as a word and stay.
 
 In JetStream's own subjects the stream, the domain and the words of the API always stay.  The tokens `*` and
 `>` stay, so a template is its own template.  Bytes in, bytes out; a subject of lower-case words is returned
@@ -30,7 +30,7 @@ from natsproxy.protocol.identifiers import is_generated_consumer, split_nuid
 from natsproxy.protocol.jetstream import ack_names_at, parse_api
 
 _SUSPECT: Final = re.compile(rb"[0-9A-Z]")
-"""Nothing is variable without a digit or a capital letter: this test spares most subjects the rest."""
+"""A token without digits and capital letters is never variable: this test settles most subjects."""
 _CACHED_LENGTH: Final = 200
 """Longer subjects are not cached: the cache is bounded in entries, and a peer chooses their length."""
 _HEX: Final = rb"(?:(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{%d,}|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{%d,})"

@@ -22,9 +22,9 @@ def make(settings: MappingType[str, Any], selector: Selector) -> Action:
             raise ValueError(
                 "to has weights, which no SUB can follow; say two_way = false to map publishes only"
             )
-        if mapping.only.invertible is not None:
+        if mapping.only.no_inverse is not None:
             raise ValueError(
-                f"to cannot be undone ({mapping.only.invertible}); say two_way = false to map publishes only"
+                f"to cannot be undone ({mapping.only.no_inverse}); say two_way = false to map publishes only"
             )
     elif settings["jetstream"]:
         raise ValueError("jetstream needs a rule that goes both ways, and two_way is false")
