@@ -6,8 +6,8 @@
 | `x_<time>.ncap` | a later segment of it, or of a later run |
 | `<time>-<recorder>-<n>.ncap` | the n-th segment of a recorder in a folder |
 
-The time is that of UTC in milliseconds (`20261125T034417123Z`).  Of one run the times rise, whatever the
-wall clock does (`later_than`).  Captures of earlier versions have no times: `x-<n>.ncap`, and
+The time is that of UTC in milliseconds (`20261125T034417123Z`).  Within a run the times increase, even
+if the wall clock is set back (`later_than`).  Captures of earlier versions have no times: `x-<n>.ncap`, and
 `<recorder>-<n>.ncap` in a folder.  They come before those with times.
 """
 
@@ -54,7 +54,7 @@ def name_of(path: Path) -> Name:
 
 def segment_order(paths: Iterable[Path]) -> list[Path]:
     """Return the paths of segments in the order of their names."""
-    # Of an earlier version: `<recorder>-<n>` comes before the names with times beside it.
+    # Names of earlier versions, `<recorder>-<n>`, come before those with times.
     return sorted(paths, key=lambda path: (bool((name := name_of(path)).recorder), name))
 
 

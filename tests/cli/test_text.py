@@ -75,7 +75,7 @@ def test_nothing_is_overwritten_unasked(capture: Path, text: Path) -> None:
     assert "exists already" in run("import", text, capture).output
     assert "exists already" in run("export", capture, "--text", text).output
     assert "this is the capture itself" in run("import", text, text, "--force").output
-    assert "no text of a capture" in run("import", capture, text, "--force").output
+    assert "not the text of a capture" in run("import", capture, text, "--force").output
     assert capture.read_bytes() == before
     assert run("import", text, capture, "--force").exit_code == 0
 

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 """Columns that grow row by row: the declarations of `_builders.pyx`, which describes them.
 
-The methods that run once for each value have their bodies here: only so are they inlined in `_columns.pyx`
-(a tenth of the time of a block).
+Methods that run once per value have their bodies here, so that they are inlined in `_columns.pyx` (saves a
+tenth of the time of a block).
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -15,7 +15,7 @@ cdef enum:
     IDX, IN, OUT, HEADER_SIZE, SIZE, STATUS
     # The same for all frames of a record.
     T_NS, TS, CONN, DIR, DELAY, OF, FLAGS
-    # JetStream's part: added to the place of a field of `JetStreamMessage`.
+    # JetStream columns: this plus the index of the field in `JetStreamMessage`.
     JETSTREAM = 64
 
 
@@ -74,7 +74,7 @@ cdef class TextBuilder(ColumnBuilder):
     cdef char *place(self, Py_ssize_t more) except NULL
 
     cdef inline int end_row(self, bint present) except -1:
-        """End the row behind the bytes that `place` was asked for."""
+        """End the row after the bytes written at `place`."""
         self.mark(present)
         self.rows += 1
         self.offset[self.rows] = <int32_t>self.used
@@ -82,7 +82,7 @@ cdef class TextBuilder(ColumnBuilder):
 
     cdef inline int add_bytes(self, const char *text, Py_ssize_t length) except -1:
         """Add bytes as they are; a text column takes only UTF-8 here."""
-        memcpy(self.place(length + 1), text, length)  # one more: a place is never NULL then
+        memcpy(self.place(length + 1), text, length)  # one more, so that the result is never NULL
         self.used += length
         return self.end_row(True)
 

@@ -2,9 +2,9 @@
 """Columns that grow row by row, in the buffers that Arrow reads: a validity bitmap, and values or texts.
 
 A column grows in two steps: `reserve` makes room for a whole table of rows, then the `add` methods write one
-row each without looking at the room again.  The buffers are bytearrays, which pyarrow takes without a copy.
+row each without checking the room again.  The buffers are bytearrays, which pyarrow takes without a copy.
 
-The bitmap is written from the first null on only: most columns have none, and Arrow needs no bitmap for them.
+The bitmap is only written from the first null on: most columns have none, and Arrow needs no bitmap for them.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
@@ -19,7 +19,7 @@ from natsproxy.protocol.template import template
 
 
 class Unsure(Exception):
-    """The pure twin has to look at this block."""
+    """The pure twin must decode this block."""
 
 
 cdef class ColumnBuilder:
@@ -85,7 +85,7 @@ cdef class NumberBuilder(ColumnBuilder):
 cdef class TextBuilder(ColumnBuilder):
     """A column of strings or bytes: offsets and data.
 
-    Its data grows by itself, since nobody knows beforehand how long the texts of a table are.
+    Its data grows on demand, since the length of the texts is not known in advance.
     """
 
     def __init__(self, make, int source, int part, int ops):
@@ -115,7 +115,7 @@ cdef class TextBuilder(ColumnBuilder):
         return self.start + self.used
 
     cdef int add_text(self, const unsigned char *text, Py_ssize_t length) except -1:
-        """Add bytes of the wire; in a text column the bytes that are not UTF-8 are replaced."""
+        """Add bytes from the wire; a text column replaces those that are not UTF-8."""
         if self.binary or is_ascii(text, length):
             return self.add_bytes(<const char *>text, length)
         cdef bytes whole = PyBytes_FromStringAndSize(<const char *>text, length)
@@ -135,7 +135,7 @@ cdef class TextBuilder(ColumnBuilder):
         cdef char *out
         if not is_ascii(s, length):
             return self.add_value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode("utf-8", "replace"))
-        # Nothing is variable without a digit or a capital letter: most subjects end here.
+        # A token without digits and capital letters is never variable: most subjects end here.
         for i in range(length):
             if digit(s[i]) or upper(s[i]):
                 suspect = True
@@ -154,7 +154,7 @@ cdef class TextBuilder(ColumnBuilder):
             made = ack_template(s, length, out)
         elif length < 4 or memcmp(s, b"$JS.", 4) != 0:
             made = plain_template(s, length, out)
-        if made == 0:  # another subject under $JS: the Python code knows all of them
+        if made == 0:  # another subject under $JS: left to the Python code
             return self.add_value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode())
         self.used += made
         return self.end_row(True)

@@ -3,13 +3,12 @@
 
 This code reads the bulk of a capture: `Frames` items with plain fields, in them PUB, HPUB, MSG, HMSG, SUB,
 UNSUB, PING, PONG and +OK as clients and servers write them, and the templates of their subjects.  The pure
-code reads any other record or frame, and its values are put in their place.  Where a block as a whole is
-damaged, `buffers` returns None and the pure twin raises the error.  So both give the same answers by
-construction, and the compiled code needs no error messages.
+code reads any other record or frame, and its values are filled in.  For a damaged block `buffers` returns
+None, and the pure twin raises the error.  So both give the same answers by construction, and the compiled code
+needs no error messages.
 
 Frames are read into a table of fixed size (`Row`, offsets into the body).  Whenever it is full, each column
-that was asked for takes its part of it (`_builders.pyx`): memory follows the columns, and the others cost
-nothing.
+that was asked for takes its values from it (`_builders.pyx`): memory grows with these columns only.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -45,7 +44,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import ALL_OPS, OPS, Op
 
 cdef enum:
-    TABLE = 256                 # rows and records that wait for the columns
+    TABLE = 256                 # rows and records buffered for the columns
     REDACTED = 4                # Flags.REDACTED
     DEPTH = 32                  # of nested msgpack that is not a plain Frames item: more is hostile
 
@@ -80,7 +79,7 @@ for _place, _name in enumerate(JetStreamMessage._fields):
     else:
         _NUMBERS[f"js_{_name}"] = JETSTREAM + _place, 8 if _kind == "bigint" else 4, 1 << _place
 NAMES = frozenset((*_TEXTS, *_NUMBERS))
-"""The columns that this module makes; the caller makes those that have one value for a whole block."""
+"""The columns that this module builds; the caller builds those with one value for a whole block."""
 
 
 cdef inline bint number_of(int source, const Row *row, const Record *record, int64_t *value) noexcept nogil:
@@ -118,9 +117,8 @@ cdef inline bint number_of(int source, const Row *row, const Record *record, int
 cdef class Walk:
     """A walk over one block that fills columns.
 
-    odd: the frames of the table that the pure code read, as its rows.  messages: what C found of JetStream
-    in the rows, where columns ask for it; described: what the pure code found.  total: rows in the columns so
-    far.
+    odd: the rows of the table that the pure code read.  messages: the JetStream fields that C found in the
+    rows, if a column needs them; described: those that the pure code found.  total: rows in the columns so far.
     """
 
     cdef bytes whole
@@ -131,7 +129,7 @@ cdef class Walk:
     cdef Record *records
     cdef Message *messages
     cdef list described
-    cdef bint for_jetstream     # a column of JetStream's is asked for
+    cdef bint for_jetstream     # a JetStream column is asked for
     cdef const char *kind[KINDS_ROOM]
     cdef int row_count, record_count
     cdef list odd, columns, patterns
@@ -171,7 +169,7 @@ cdef class Walk:
         self.mono0, self.wall0, self.payload = summary.mono0, summary.wall0, min(payload, FULL)
         self.ops = ALL_OPS if query is None else query.ops
         self.by_subject = query is not None and bool(query.subjects)
-        # The claim of a hostile block is bounded: no frame is shorter than the 5 bytes of +OK.
+        # Bounds the count that a hostile block claims: no frame is shorter than the 5 bytes of +OK.
         hint = min(max(summary.frames, 0), self.body.length // 5, 1 << 16)
         for column in columns:
             (<ColumnBuilder>column).reserve(hint)
@@ -235,7 +233,7 @@ cdef class Walk:
                 memset(row, 0, sizeof(Row))
                 at = read_message(self.p, at, end, s2c, row, True)
             if at == 0:
-                # The pure code reads the rest of this record; it says, too, where the record is damaged.
+                # The pure code reads the rest of this record, and reports where it is damaged.
                 return self.pure_frames(self.item(start, stop), count)
             row.idx, row.nth, row.record = <int32_t>self.idx, count, self.record_count - 1
             self.step()
@@ -318,7 +316,7 @@ cdef class Walk:
         return 0
 
     cdef int find_jetstream(self) except -1:
-        """Read the messages of JetStream's in the table; return the bits of the fields that they have."""
+        """Read the JetStream messages in the table; return the bits of the fields that they have."""
         cdef int i, found, fields = 0
         cdef Row *row
         cdef Message *message
@@ -485,7 +483,7 @@ def others(bytes body, ref):
 
 
 def buffers(bytes body, ref, names, payload=0, query=None):
-    """Return the Arrow buffers of a block's columns, None where the pure twin has to look at it.
+    """Return the Arrow buffers of a block's columns, None where the pure twin must decode it.
 
     body: the block's, decompressed.  names: of `NAMES`.  payload: bytes of each payload (0 none, -1 all).
     Returns the number of rows and for each name (nulls, validity bitmap or None, offsets or None, data).

@@ -1,8 +1,8 @@
 # cython: language_level=3, cdivision=True
-"""A message's part in JetStream in C: `protocol/jetstream_message.py` says what that is, and is the authority.
+"""The JetStream fields of a message, in C; `protocol/jetstream_message.py` defines them and is authoritative.
 
-Read are deliveries, answers to them, publishes and plain publish acks, which JetStream's traffic is full of; of
-the rest is only found that the Python code has to read it.
+This code reads deliveries, answers to them, publishes and plain publish acks, the bulk of JetStream traffic.
+For the rest it only reports that the Python code must read it.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -49,7 +49,7 @@ cdef inline Py_ssize_t read_digits(const unsigned char *p, Py_ssize_t at, Py_ssi
 
 
 cdef inline int read_acked(const unsigned char *p, Span subject, Message *message) noexcept nogil:
-    """Read the fields of an ack subject (`jetstream.parse_ack`); -1 where the pure code has to."""
+    """Read the fields of an ack subject (`jetstream.parse_ack`); -1 where the pure code must."""
     cdef Py_ssize_t at = subject.start, stop, i
     cdef int count = 1, nth = 0, names, field
     cdef int64_t value
@@ -164,7 +164,7 @@ cdef inline bint has_err_code(const unsigned char *p, Span body) noexcept nogil:
 
 
 cdef inline int read_jetstream(const unsigned char *p, const Row *row, Message *message) noexcept nogil:
-    """Read a row; 0 where it is nothing of JetStream's, -1 where the pure code has to read it."""
+    """Read a row; 0 where it is not JetStream, -1 where the pure code must read it."""
     cdef Span subject = row.part[SUBJECT], body = row.part[BODY]
     cdef bint sent = row.op == PUB or row.op == HPUB
     message.odd = message.has = 0

@@ -1,6 +1,6 @@
 # cython: language_level=3, cdivision=True
-"""Subjects in C: their templates (protocol/template.py says what those are) and the patterns that they match
-(protocol/subjects.py).  ASCII only: other subjects go to the Python code, which is the authority for all.
+"""Subjects in C: their templates (defined in protocol/template.py) and the patterns that they match
+(protocol/subjects.py).  ASCII only: other subjects go to the Python code, which is authoritative.
 """
 
 from libc.stdint cimport uint64_t
@@ -69,7 +69,7 @@ cdef inline bint is_bare_nuid(const unsigned char *t) noexcept nogil:
 
 
 cdef inline bint is_nuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
-    """A nuid, with what clients put around it or without: `identifiers.split_nuid` has the rule."""
+    """A nuid, with or without the additions of clients: `identifiers.split_nuid` has the rule."""
     cdef Py_ssize_t i
     if n >= 25 and memcmp(t, b"oc_", 3) == 0:
         t += 3
@@ -100,7 +100,7 @@ cdef inline bint is_uuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
 cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogil:
     """A number, an id, digits behind a separator: `template._VARIABLE` is the same."""
     cdef Py_ssize_t i, run = 0, digits = 0, small = 0, capital = 0, words = 0
-    cdef bint behind = False  # the part begins behind a separator, not with the token
+    cdef bint behind = False  # the part begins after a separator, not with the token
     for i in range(n + 1):
         if i < n and digit(t[i]):
             run += 1
@@ -125,7 +125,7 @@ cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogi
 
 
 cdef inline bint is_consumer(const unsigned char *t, Py_ssize_t n) noexcept nogil:
-    """A generated name, or what is variable anywhere."""
+    """A generated name, or a token that is variable anywhere."""
     cdef Kinds k
     cdef Py_ssize_t i, letters
     if n != 8:
@@ -174,7 +174,7 @@ cdef inline Py_ssize_t plain_template(const unsigned char *s, Py_ssize_t length,
 
 
 cdef inline Py_ssize_t ack_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
-    """Write the template of an ack subject; 0 where it has not the tokens of one."""
+    """Write the template of an ack subject; 0 where the number of tokens is not that of one."""
     cdef Py_ssize_t at = 0, stop, used = 0, count = 1, names, nth = 0, i
     for i in range(length):
         count += s[i] == 46

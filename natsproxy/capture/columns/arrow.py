@@ -54,7 +54,7 @@ def batch(
     payload: int = 0,
     query: Query | None = None,
 ) -> pa.RecordBatch:
-    """Return the columns `names` of those frames of a block that `query` asks for.
+    """Return the columns `names` of the frames of a block that match `query`.
 
     payload: bytes of each payload (0 none, -1 all).  Raises CaptureError for a damaged block.
     """

@@ -1,7 +1,7 @@
 """The counts of a block: its frames by connection, op, subject template and rule, without an object for each.
 
 They come from the columns of the compiled decoder where it was built, from those of the pure twin elsewhere;
-neither needs pyarrow.  A capture is summed up block by block, in the memory of one block.
+neither needs pyarrow.  A capture is counted block by block, in the memory of one block.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockCounts(NamedTuple):
     """The counts of a block.
 
     frames: their number by (connection, op, template, rule); op is None for one without a whole control line.
-    size: their bytes.  connects: (connection, arguments of CONNECT).  others: the items that are no frames.
+    size: their bytes.  connects: (connection, arguments of CONNECT).  others: the items other than frames.
     """
 
     frames: Counter[tuple[int, str | None, str | None, str | None]]
@@ -36,7 +36,7 @@ class BlockCounts(NamedTuple):
 
 
 def count(file: CaptureFile, ref: BlockRef) -> BlockCounts:
-    """Return the counts of a block.  Raises CaptureError for a block that is not what it says."""
+    """Return the counts of a block.  Raises CaptureError for a damaged block."""
     frames = Counter(zip(*_lists(file, ref, _KEY, None), strict=True))
     connects: list[tuple[int, str]] = []
     if ref.summary.ops & _CONNECTS.ops:
@@ -48,7 +48,7 @@ def count(file: CaptureFile, ref: BlockRef) -> BlockCounts:
 
 
 def _items(file: CaptureFile, ref: BlockRef) -> tuple[list[Item], int]:
-    """Return the items that are no plain frames, others perhaps, and the bytes of the frames left out."""
+    """Return the items except plain frames (some may remain), and the bytes of the frames left out."""
     found = None if decoder is None else decoder.others(file.body(ref), ref)
     return (list(file.items(ref)), 0) if found is None else found
 

@@ -2,7 +2,7 @@
 
 A column is a list with one entry per frame; `FIELDS` is the schema.  This is the pure twin of `_columns.pyx`
 and the authority where the two differ; `arrow.py` makes batches of either.  A frame that is not whole (cut,
-truncated, under a payload policy) has the fields of its control line as far as that was recorded
+truncated, under a payload policy) has the fields of its control line as far as those were recorded
 (`CapturedFrame.head`).
 """
 
@@ -174,10 +174,10 @@ def columns(
     query: Query | None = None,
     keep: Callable[[CapturedFrame], bool] | None = None,
 ) -> dict[str, list[Any]]:
-    """Return the columns `names` of those frames of a block that `query` asks for.
+    """Return the columns `names` of the frames of a block that match `query`.
 
     payload: bytes of each payload (0 none, -1 all).  Records that the query rules out as a whole (by
-    connection, direction or time) are skipped unread; idx counts the frames that they claim to have.
+    connection, direction or time) are skipped unread; idx advances by the number of frames that they claim.
     """
     makers = [(name, FIELDS[name][1]) for name in names if name not in _JETSTREAM]
     found: dict[str, list[Any]] = {name: [] for name in names}

@@ -1,6 +1,6 @@
 """Captures for other tools: JSON lines, Parquet, pcapng.
 
-In flow the frames of a capture that a query asks for, out flows one file, whole or not at all (`output.py`).
-`json_lines.py` writes text, `parquet.py` a table (`parquet_file.py` the file of it), `pcapng.py` packets, for
-which `tcp.py` makes up the TCP connections.  Read `json_lines.py` first.
+Input: the frames of a capture that match a query.  Output: one file, whole or not at all (`output.py`).
+`json_lines.py` writes text, `parquet.py` a table (to the file of `parquet_file.py`), `pcapng.py` packets in
+TCP connections that `tcp.py` synthesizes.  Read `json_lines.py` first.
 """

@@ -14,7 +14,7 @@ from natsproxy.capture.read.reader import CaptureReader
 
 
 def jsonl(reader: CaptureReader, out: IO[bytes], query: Query) -> int:
-    """Write the frames that `query` asks for as lines of JSON; return their number."""
+    """Write the frames that match `query` as lines of JSON; return their number."""
     count = 0
     for listed in listed_frames(reader, Choice(query)):
         out.write(json_line(listed).encode() + b"\n")

@@ -1,7 +1,7 @@
 """The output file of an export, which appears under its name only when it is whole.
 
 The export is written to a partial file in the same folder, synced and renamed.  So a crash or a full disk
-leaves no half of a file, and an export that fails leaves the older file untouched.
+leaves no partial file, and a failed export leaves an existing file untouched.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def output(path: Path, reader: CaptureReader, *, force: bool = False) -> Iterato
     """Open a file for writing, which becomes `path` when the `with` block ends without an error.
 
     Raises CaptureError for a name that is taken (unless `force`) or that is part of the capture itself, and
-    where the disk refuses.
+    where writing fails.
     """
     if path.exists() and not force:
         raise CaptureError("it exists already: give another name, or --force to overwrite it", path=path)

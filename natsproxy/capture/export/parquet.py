@@ -20,7 +20,7 @@ NO_ARROW: Final = "Parquet needs pyarrow: pip install 'natsproxy[spark]'"
 
 
 def parquet(reader: CaptureReader, out: IO[bytes], query: Query, payload: int = -1) -> int:
-    """Write the frames that `query` asks for as Spark's table `frames`; return their number.
+    """Write the frames that match `query` as Spark's table `frames`; return their number.
 
     payload: bytes of each payload (0 none, -1 all).  Raises CaptureError where pyarrow is not installed.
     """

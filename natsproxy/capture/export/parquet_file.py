@@ -21,16 +21,16 @@ GROUP_BYTES: Final = 64 << 20
 """The rows, and the bytes, at which a row group is written; they bound the memory of an open file."""
 
 _RISING: Final = ("idx", "t_ns", "ts", "in_ordinal", "out_ordinal")
-"""Numbers that rise from row to row: Parquet stores their differences, which are small."""
+"""Numbers that increase from row to row, stored as small deltas."""
 _VARIED: Final = ("subject", "reply", "headers", "payload", "args", "err")
-"""Texts with many values: Parquet would build a dictionary of them and give it up when it is full."""
+"""Texts with many values, for which a dictionary would fill up and be abandoned."""
 
 
 class FramesFile:
     """A file of frames that is being written; a context manager, which ends the file.
 
-    out: a path, or an open file, which stays open.  rows: frames written so far.  Raises OSError where the
-    disk refuses.
+    out: a path, or an open file, which stays open.  rows: frames written so far.  Raises OSError where
+    writing fails.
     """
 
     def __init__(self, out: Path | IO[bytes]) -> None:

@@ -1,15 +1,15 @@
 """Captures as pcapng, the format of Wireshark: one leg, one packet per frame.
 
-A packet tool knows one wire, so one leg is written: the client's (as clients saw it) or the server's.  A
+Packet tools expect one wire, so one leg is written: the client's (as clients saw it) or the server's.  A
 frame is written if that leg saw it, with the time at which that leg saw it; its comment says how the proxy
-treated it.  The TCP connection around the frames is made up (`tcp.py`).
+treated it.  The TCP connection around the frames is synthetic (`tcp.py`).
 
-Order.  A capture has its records in the order in which the proxy decided on them: a delayed frame is recorded
+Order.  A capture has records in the order in which the proxy decided on them: a delayed frame is recorded
 when it leaves.  A leg has another order, so each frame becomes a `LegEvent`, and events wait in a heap that
 is sorted by (time, arrivals before departures, ordinal).  The heap is bounded in number and in bytes; when it
-is full, its first event is written.  So the order is right unless more than the heap holds passed by while a
+is full, its first event is written.  So the order is right unless more than the heap holds passed while a
 frame was delayed.  Packets are stamped with the wall clock.  Events are sorted by the monotonic clock of
-their run, plus what the wall clock was ahead of it when the run began: so those of several runs compare.
+their run, plus its offset to the wall clock when the run began, so that events of several runs compare.
 
 The file format is draft-ietf-opsawg-pcapng: a section header, one interface (Ethernet, nanoseconds), then
 enhanced packet blocks.  Everything is little-endian and padded to four bytes.
@@ -62,7 +62,7 @@ _RESETS: Final[dict[str, Direction]] = {"client-lost": C2S, "server-lost": S2C, 
 class LegEvent(NamedTuple):
     """A frame, the opening or the end of a connection as the leg saw it; its fields sort in that order.
 
-    t: ns of a clock that does not step.  number: the order of the capture, where all before is equal.
+    t: ns of a clock that does not step.  number: the order in the capture, as the last sort key.
     wall: Unix ns.  length: the true length of the data in bytes; for an end, whether it is an RST.
     """
 
@@ -109,10 +109,10 @@ class _Exporter:
         self._owners: BoundedDict[tuple[TcpEndpoint, TcpEndpoint], ConnectionId] = BoundedDict()
         self._gaps = ""  # the comment about gaps, for the next event
 
-    # -- from the capture to events
+    # -- capture to events
 
     def take(self, ref: BlockRef, item: Item) -> Iterator[LegEvent]:
-        """Take an item; yield the events that the heap has no room for."""
+        """Add an item; yield the events that the full heap gives up."""
         clocks = ref.summary.wall0 - ref.summary.mono0
         known = self._clocks.setdefault(ref.segment.run, clocks)
         if abs(clocks - known) > SECOND:  # a clock was set
@@ -213,7 +213,7 @@ class _Exporter:
         event = LegEvent(t, rank, ordinal, self._number, wall, conn, direction, data, length, comment)
         heapq.heappush(self._heap, event)
 
-    # -- from events to blocks
+    # -- events to blocks
 
     def blocks(self, event: LegEvent) -> Iterator[bytes]:
         """Yield the packet blocks of an event; its comment is on the first."""
@@ -237,8 +237,8 @@ class _Exporter:
     def _ends(self, conn: ConnectionId, client: str, server: str) -> tuple[TcpEndpoint, TcpEndpoint]:
         """Return the two ends of a connection.
 
-        Those of another run may have the same addresses at the same time, on another machine: then that of
-        the client is made up.
+        Connections of another run, on another machine, may have the same addresses at the same time: then the
+        client's address is made up.
         """
         number = conn.number + (conn.run - 1 << 17)  # other addresses for the connections of other runs
         ends = endpoints(client, server, number)

@@ -1,13 +1,13 @@
 """A connection of a capture as TCP packets that were never sent, for tools that show packets.
 
-A capture has frames but no packets.  So a `TcpConnection` makes these up: Ethernet, IP and TCP headers, a
-handshake, one segment per piece of data, an acknowledgement whenever enough is unconfirmed, and an end by FIN
-or RST.  The addresses are those of the client and of the upstream.  Sequence numbers count the true bytes.
+A capture has frames but no packets.  So a `TcpConnection` synthesizes them: Ethernet, IP and TCP headers, a
+handshake, one segment per piece of data, an ACK whenever enough is unacknowledged, and an end by FIN or RST.
+The addresses are those of the client and of the upstream.  Sequence numbers count the true bytes.
 Where the length of data is known but not its content (payloads that were not kept, traffic that was not
-framed), the first packet of it says that it was cut when it was captured; the bytes beyond that packet are a
-gap in the sequence numbers, as if the tool had lost packets.
+framed), its first packet is marked as truncated by the capture; the bytes beyond that packet are a gap in the
+sequence numbers, as if the tool had lost packets.
 
-Checksums are right.  The ones' complement sum of 16-bit words equals the whole bytes as one big number modulo
+Checksums are valid.  The ones' complement sum of 16-bit words equals the whole bytes as one big number modulo
 65,535, because 65,536 is 1 modulo 65,535: so one division computes it (RFC 1071).  The headers follow RFC
 791, 8200, 9293 and 7323.
 """
@@ -26,7 +26,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 SEGMENT: Final = 1 << 15
 """The most data in one packet, bytes: below the 65,535 of an IPv4 packet."""
 ACK_AFTER: Final = 1 << 16
-"""The most bytes that may be unconfirmed."""
+"""The most bytes that may be unacknowledged."""
 
 _FIN, _SYN, _RST, _PUSH, _ACK = 1, 2, 4, 8, 16
 _WINDOW = 65_535
@@ -53,7 +53,7 @@ class TcpEndpoint(NamedTuple):
 def endpoints(client: str, server: str, conn: int) -> tuple[TcpEndpoint, TcpEndpoint]:
     """Return the two ends of a connection, of one address family, from `host:port` as captures have them.
 
-    An unknown client and a server with a name get made-up addresses, from the networks that are set aside
+    An unknown client and a server with a name get made-up addresses, from the networks reserved
     for benchmarks (198.18.0.0/15) and for documentation (192.0.2.0/24): no real host has them.
     """
     host, port = split_host_port(client)
@@ -129,7 +129,7 @@ class TcpConnection:
         yield self._packet(C2S, _ACK)
 
     def send(self, direction: Direction, data: bytes, length: int) -> Iterator[Packet]:
-        """Yield the packets of data whose true length is `length`, and an acknowledgement if it is time."""
+        """Yield the packets of data whose true length is `length`, and an ACK if one is due."""
         side = self._sides[direction]
         end = side.sent + max(length, len(data))
         for at in range(0, max(len(data), length > 0), SEGMENT):
@@ -161,7 +161,7 @@ class TcpConnection:
         head = 5 + len(options) // 4 << 4
         size = _TCP.size + len(options) + len(data) + hidden
         fields = [*side.ports, side.sent & _WRAP, number, head, flags, _WINDOW, 0, 0]
-        if not hidden:  # nobody can compute the checksum of bytes that are missing; readers see a cut packet
+        if not hidden:  # no checksum without the missing bytes; readers see a truncated packet
             fields[7] = side.checksum(_TCP.pack(*fields) + options + data)
         raw = side.headers(size) + _TCP.pack(*fields) + options + data
         return Packet(raw, len(raw) + hidden)

@@ -1,6 +1,6 @@
 """The selection of recorded traffic, and the removal of secrets.
 
-In flow the items of a session, out flow the items that may be written.  `redact.py` comes first and is no
-setting: secrets leave every record.  `recording_filter.py` then applies the user's choice of connections,
-subjects and payloads.  Read `redact.py` first.
+Input: the items of a session.  Output: the items that may be written.  `redact.py` comes first and cannot be
+turned off: it removes secrets from every record.  `recording_filter.py` then applies the user's choice of
+connections, subjects and payloads.  Read `redact.py` first.
 """

@@ -3,8 +3,8 @@
 
 `recording_filter.py` is the authority.  This code decides on ordinary frames, by tries and without the
 interpreter lock; a line that needs more (a CONNECT, a SUB that may overlap with a selected subject) goes through
-the Python filter by itself.  So does everything where the selection has a part that this code does not know: a
-filter of secrets, a policy that is not in `ACTIONS`.  Neighbouring frames that stay whole share a record.
+the Python filter on its own.  Everything does if the selection has a part that this code does not know: a filter
+of secrets, a policy that is not in `ACTIONS`.  Neighbouring frames that stay whole share a record.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -37,7 +37,7 @@ cdef uint32_t MESSAGES = 1 << PUB | 1 << HPUB | 1 << MSG | 1 << HMSG
 cdef int PAYLOAD = Flags.PAYLOAD
 cdef object sha256 = hashlib.sha256
 ACTIONS = frozenset(("keep", "hash", "truncate", "drop"))
-"""The policies that are known here; `recording_filter.py` carries out any other."""
+"""The policies implemented here; `recording_filter.py` applies any other."""
 cdef bint NATIVE_SHA = sha256_available()
 
 
@@ -50,15 +50,15 @@ cdef struct Policy:
 
 
 cdef struct Progress:
-    # The place in a run: the frames from `start` to `at` are kept, and not written yet.
+    # The position in a run: the frames from `start` to `at` are kept, and not written yet.
     Py_ssize_t start, at        # bytes
     Py_ssize_t first, done      # the same places in frames
     uint32_t ops                # of those frames
-    # The last frame that was judged.  The next one often has the same control line, and is then treated alike.
+    # The last frame that was decided on.  The next one often has the same control line and gets the same decision.
     Py_ssize_t before           # where it begins
     Py_ssize_t line             # bytes of its control line; 0: it is no message
     Py_ssize_t whole            # bytes of it
-    Py_ssize_t body, body_size  # behind its beginning
+    Py_ssize_t body, body_size  # relative to `before`
     int op
     bint left_out
     const Policy *policy        # that cuts its payload, or NULL
@@ -231,7 +231,7 @@ cdef class SelectionFilter(RunFilter):
                 (frame,) = frames_in(line, Direction(run.direction))
                 stop, count, ops = progress.at + len(line), 1, frame.op.bit
             except ProtocolError:
-                pass  # all that is left goes through the Python filter, which records it as a length
+                pass  # the rest goes through the Python filter, which records it as a length
         added = self._by_python(to, run, progress.at, progress.done, stop, count, ops)
         progress.done += count - 1
         _move_behind(progress, stop)

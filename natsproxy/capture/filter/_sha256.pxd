@@ -1,7 +1,7 @@
 # cython: language_level=3
 """SHA-256 by the instructions of x86 processors, without the interpreter lock.
 
-`sha256_available` says whether the processor has them; others take hashlib's.  A call of hashlib costs several
+`sha256_available` says whether the processor has them; hashlib is used on others.  A call of hashlib costs several
 times as much as the hash of a short payload: recording with hashed payloads takes 0.34 µs of the processor for
 a frame of 16 bytes, and 0.8 µs or more with hashlib; 1.15 µs and 1.7 µs for one of 1 KiB.
 """

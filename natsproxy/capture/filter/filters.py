@@ -1,6 +1,6 @@
 """The user's filters: places whose values never reach a disk.  (`scrub.py` applies them.)
 
-Light: the pytest plugin imports it in every run, for the options of recordings and of cassettes.
+Cheap to import: the pytest plugin does so in every run, for the options of recordings and cassettes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def line(value: Any) -> str:
 
 
 def _header(value: Any) -> str:
-    """Return the name of a header in lower case, perhaps with `*`."""
+    """Return the name of a header in lower case; it may contain `*`."""
     if ":" in line(value):
         raise ValueError(f"must be the name of a header, not {value!r}")
     return line(value).lower()
 
 
 def _pointer(value: Any) -> FramePlace:
-    """Return a JSON pointer, perhaps behind a subject pattern."""
+    """Return a JSON pointer, optionally after a subject pattern."""
     return parse_pointer(one_line(value))
 
 
@@ -83,7 +83,7 @@ class Filters:
         return bool(self.headers or self.json or self.bodies or self.subjects)
 
     def described(self) -> dict[str, list[str]]:
-        """Return the filters as plain data, without those that are empty."""
+        """Return the non-empty filters as plain data."""
         given = {
             "filter_headers": list(self.headers),
             "filter_json": [str(place) for place in self.json],

@@ -1,11 +1,11 @@
 """The user's selection of the traffic to record.  (`redact.py` has removed the secrets before.)
 
-A record of many frames is split only where a frame is left out or changed: one scan, with an interest in just
-those frames, finds them, and the frames between them stay one slice.  Ordinals keep their numbers, so a
+A record of many frames is split only where a frame is left out or changed: one scan finds just those frames,
+and the frames between them stay one slice.  Ordinals keep their numbers, so a
 reader sees where frames were left out; the segment header says why (`Selection.described`).  Runs of
-ordinary frames go through its twin in C, `_selection.pyx`.
+ordinary frames go through its compiled twin, `_selection.pyx`.
 
-Opens, ends, firings and greetings (INFO, CONNECT) of all connections are kept: a reader needs them to make
+Opens, closes, firings and greetings (INFO, CONNECT) of all connections are kept: a reader needs them to make
 sense of the rest.  Of the selected connections all frames without a subject are kept, and the SUBs that
 overlap with a selected subject.
 """
@@ -50,7 +50,7 @@ _selection: Any = None
 if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
     try:
         from natsproxy.capture.filter import _selection  # type: ignore[attr-defined, no-redef, unused-ignore]
-    except ImportError:  # not built: the filter below does it all
+    except ImportError:  # not built: the filter below handles everything
         _selection = None
 
 MESSAGES: Final = op_mask(*MESSAGE_OPS)
@@ -166,7 +166,7 @@ class RecordingFilter:
         self.in_python = bool(self._scrubber or clauses) if self.native is None else self.native.in_python
 
     def passes(self, item: Item) -> bool:
-        """Tell whether `apply` would yield just this item and learn nothing from it: the hot path."""
+        """Tell whether `apply` would yield the item unchanged and update no state: the hot path."""
         return self.everything and isinstance(item, Frames)
 
     def apply(self, item: Item) -> Iterator[Item]:
@@ -196,7 +196,7 @@ class RecordingFilter:
     def _connect(self, conn: int, args: bytes) -> None:
         try:
             connect = parse_connect(args)
-        except ValueError:  # the server closes such a connection: there is nothing to select by
+        except ValueError:  # the server closes such a connection: there is no name to match
             return
         self._select(conn, self._selection.wants(connect, self._addresses.get(conn, "")))
 
@@ -209,7 +209,7 @@ class RecordingFilter:
             (self.native.take_in if wanted else self.native.leave_out)(conn)
 
     def _frames(self, record: Frames) -> Iterator[Frames]:
-        # One without a number of its own is the proxy's, in the place of the client's.
+        # A frame without an incoming ordinal is the proxy's replacement of the client's.
         connects = record.ops & Op.CONNECT.bit and record.direction == C2S and record.in_first is not None
         if connects and self._selection.connections:
             # `redact` has split such records: a CONNECT is alone in its own.
@@ -250,7 +250,7 @@ class RecordingFilter:
             return None
         policy = self._policies.first(frame.subject)
         record, frame = self._scrub(record, frame)
-        # A payload that `redact` withheld stays so: no policy brings it back.
+        # A payload that `redact` withheld stays withheld under any policy.
         if policy is None or policy.action == "keep" or record.flags & Flags.PAYLOAD:
             return record
         return _by_policy(record, frame, policy)
@@ -274,7 +274,7 @@ class RecordingFilter:
         return record._replace(data=data, flags=record.flags | Flags.PAYLOAD, extra=extra), frame
 
     def _scrub_cut(self, record: Frames) -> Frames:
-        """Return a record of frames that are not all whole without what may be a filtered value."""
+        """Return a record with incomplete frames, without bytes that may be a filtered value."""
         data = bytes(record.data)
         clean = data if self._scrubber is None else self._scrubber.cut(data, record.direction)
         return record if clean == data else record._replace(data=clean, flags=record.flags | Flags.REDACTED)

@@ -1,18 +1,18 @@
-"""Secrets never reach a disk: each record loses them as a session makes it.
+"""Redaction of recorded frames: secrets are removed before a record reaches a disk.
 
 Theory
-1. Every record of a connection goes through its `Secrets`, captures and taps alike.  This is not a setting.
+1. Every record of a connection goes through its `Secrets`, captures and taps alike.  It cannot be turned off.
 2. CONNECT and INFO are redacted by key (`protocol/redaction.py`), or withheld whole where they do not parse.
-   Bytes behind PING, PONG and +OK are withheld: a server ignores them, and a client may put anything there.
+   Bytes after PING, PONG and +OK are withheld: a server ignores them, and a client may put anything there.
 3. Payloads of auth callout are withheld: the requests on `$SYS.REQ.USER.AUTH`, from any sender, their
-   answers, and both under any subject that a rule gives them on the other leg.  The answers that are due are
-   known whether or not anything records, so a capture may begin between the two (`look`).  A connection with
-   more than `MOST` callouts that nobody answered has all of its later payloads withheld.
+   answers, and both under any subject that a rule gives them on the other leg.  Pending answers are tracked
+   even while nothing records, so a capture may begin between the two (`look`).  A connection with more than
+   `MOST` unanswered callouts has all of its later payloads withheld.
 4. A record that the end of a connection cut has no op mask, so its bytes are read: the possible beginning of
-   a CONNECT or an INFO is withheld, and so are bytes that cannot be framed.  Only bytes that are known to be
-   no secret are kept, not the other way round.
-5. Looking costs a pass over the frames of a record.  `needs_look` tells where it can be saved: the session's
-   scanner has seen every frame already, and the op mask says whether a secret op was among them.
+   a CONNECT or an INFO is withheld, and so are bytes that cannot be framed.  Only bytes known not to be
+   secret are kept.
+5. Redaction costs a pass over the frames of a record.  `needs_look` tells where it can be skipped: the
+   session's scanner has seen every frame already, and the op mask says whether a secret op was among them.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ CALLOUT: Final = b"$SYS.REQ.USER.AUTH"
 SERVER_INBOX: Final = b"$SYS._INBOX."
 WITHHELD: Final = "withheld"
 _SYSTEM: Final = b"$SYS."
-_LINE: Final = 4096  # bytes of a changed frame in which its subject is looked for
+_LINE: Final = 4096  # first bytes of a changed frame, searched for its subject
 _BARE: Final = op_mask(*(spec.op for spec in OPS if spec.gap == "ignored"))
 MOST: Final = 4096
-"""The answers to callouts that are known at a time, of one connection."""
+"""The most pending answers to callouts that are tracked per connection."""
 _LOOK: Final = Interest(
     (
         Clause(SECRET_OPS | _BARE),
@@ -55,7 +55,7 @@ class Secrets:
     """The secrets of one connection: `clean` takes them out of its records.
 
     alert: True once frames that look harmless may be secret, because of frames seen before.
-    renamed: returns the subject that rules would give a client's publish, None where chance decides.
+    renamed: returns the subject to which rules would map a client's publish, None where it is random.
     """
 
     __slots__ = ("_answered", "_answers", "_overflowed", "alert", "renamed")
@@ -63,14 +63,14 @@ class Secrets:
     def __init__(self) -> None:
         self.alert = False
         self.renamed: Callable[[bytes], bytes | None] = _kept
-        self._answers = byte_table()  # subjects that callouts are answered on
-        self._answered: set[bytes] = set()  # those of them that had an answer
+        self._answers = byte_table()  # reply subjects of callouts
+        self._answered: set[bytes] = set()  # those already answered
         self._overflowed = False
 
-    # -- frames as they come, whether or not they are recorded
+    # -- frames as received, recorded or not
 
     def look(self, direction: Direction, segments: Iterable[Segment]) -> None:
-        """Learn of the callouts and answers among frames that have come."""
+        """Note the callouts and answers among received frames."""
         for segment in segments:
             if isinstance(segment, Frame):
                 self._note(segment)
@@ -84,9 +84,9 @@ class Secrets:
                     self._note(found)
 
     def changed(self, direction: Direction, forms: Iterable[bytes]) -> bool:
-        """Learn that a frame is forwarded in other forms; return whether one is secret: then all are."""
+        """Note that a frame is forwarded in other forms; return whether one is secret: then all are."""
         raws = list(forms)
-        # Nearly every rewrite ends here, by a search in the first bytes: parsing costs far more.
+        # A search in the first bytes settles nearly every rewrite: parsing costs far more.
         if not self.alert and all(raw.find(_SYSTEM, 0, _LINE) < 0 for raw in raws):
             return False
         found = [frame for raw in raws if (frame := head(raw, direction)) is not None]
@@ -108,10 +108,10 @@ class Secrets:
             if len(self._answers) < MOST or frame.reply in self._answers:
                 self._answers[frame.reply] = Need.LINE
             else:
-                self._overflowed = True  # whatever comes now may be the answer that is not known
+                self._overflowed = True  # any later frame may be an answer that is not tracked
 
     def forget_answered(self) -> None:
-        """Make room, if it is short: where no frame that has come is still to be recorded."""
+        """Forget answered callouts if many are known; call when no received frame waits to be recorded."""
         # Not at once: a request that was delivered twice has two answers.
         if len(self._answers) > MOST // 2:
             for subject in self._answered:
@@ -119,7 +119,7 @@ class Secrets:
             self._answered.clear()
 
     def close(self) -> None:
-        """Let go of the rules, which know the connection: a cycle would wait for the collector."""
+        """Break the reference cycle between rules and connection; call last."""
         self.renamed = _kept
 
     # -- records
@@ -191,8 +191,8 @@ def _kept(subject: bytes) -> bytes:
 def redact_frames(data: bytes, direction: Direction, secret: Callable[[Frame], bool] | None = None) -> bytes:
     """Return frames, the last of which may be cut, without their secrets.
 
-    secret: tells whether the payload of a message frame is one; then it is withheld with all bytes behind it.
-    Bytes that are no frame, or may become a CONNECT or an INFO, are withheld too.
+    secret: tells whether the payload of a message frame is one; then it is withheld with all bytes after it.
+    Bytes that are not a frame, or may become a CONNECT or an INFO, are withheld too.
     """
     kept: list[bytes] = []
     scanner = Scanner(direction, _LINES, line_limit=1 << 20, hold=0, buffer_limit=0)
@@ -233,7 +233,7 @@ def _with_args(frame: Frame, args: bytes) -> bytes:
 
 
 def _unfinished(rest: bytes, direction: Direction) -> bytes:
-    """Return the part of an unfinished control line that is known to be no secret."""
+    """Return the part of an unfinished control line that is known not to be secret."""
     if any(spec.token.startswith(rest.upper()) for spec in _TOKENS[direction]):
         return rest  # nothing but letters of an op
     for spec in _TOKENS[direction]:
@@ -263,9 +263,9 @@ def _scanner(direction: Direction, interest: Interest) -> Scanner:
 
 
 def pieces(record: Frames, scanner: Scanner) -> Iterator[tuple[Frames, Frame | None]]:
-    """Yield a record of whole frames in parts: runs, and by itself each frame that the scanner wants.
+    """Yield a record of whole frames in parts: runs, and single frames of interest to the scanner.
 
-    Bytes that cannot be framed come as a record of their length.
+    Bytes that cannot be framed become a record of their length.
     """
     data = bytes(record.data)
     scanner.feed(data)

@@ -3,14 +3,14 @@
 Theory
 1. A header's value, a secret token of a subject and a payload that is secret as a whole become `[filtered]`.
    A member of a JSON payload becomes a placeholder of its type (`scrub_json.py`).  All other bytes are kept;
-   sizes are mended.
+   sizes are corrected.
 2. A place may be limited to subjects.  A message counts for its own subject, for that of the request that it
    answers, and for the one that `Nats-Subject` gives a stored message.
 3. A subject is in many places: the control line, replies, header values, -ERR, subjects and JSON of the
-   JetStream API.  Each of them is looked at.
-4. Where it is not known that a value is none of these, it goes: JSON that does not parse, the payload of a
-   frame that is not whole, a control line that is not whole if subjects are secret.
-5. A record of frames in which no word of a filter occurs is kept unread: nearly all of them.
+   JetStream API.  All of them are searched.
+4. What cannot be checked is removed: JSON that does not parse, the payload of an incomplete frame, an
+   incomplete control line if subjects are secret.
+5. A record in which no word of a filter occurs is kept without parsing: nearly all of them.
 6. The same input gives the same output, and a second pass changes nothing: so a live frame is compared with a
    recorded one after the same pass over both.
 """
@@ -41,13 +41,13 @@ from natsproxy.wire.parse import EVERYTHING, frames, head
 from natsproxy.wire.scanner import Scanner
 
 _FILTERED: Final = FILTERED.encode()
-_MOST: Final = 65_536  # requests whose answers are awaited
+_MOST: Final = 65_536  # requests awaiting their answers
 _WORD: Final = re.compile(rb"[^\s'\",;]+")
 _WILD: Final = (b"*", b">")
 _PLAIN: Final = re.compile(rb"[A-Za-z0-9_-]+")
 _IN_BASE64: Final = b"stream_msg_get_response"
 _ODD: Final = (b"\\u", b"\0", "\u017f".encode(), "\u212a".encode())
-"""Signs of JSON in which words may be written in another way: escapes, UTF-16, letters that fold to ASCII."""
+"""Signs that words may be encoded differently in JSON: escapes, UTF-16, letters that fold to ASCII."""
 _LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
 
 
@@ -93,7 +93,7 @@ class Scrubber:
         return frame if data == frame.raw else next(frames(data, direction))
 
     def cut(self, data: bytes, direction: Direction) -> bytes:
-        """Return frames, the last of which is not whole, without what may be a filtered value."""
+        """Return frames, the last one incomplete, without bytes that may be a filtered value."""
         kept: list[bytes] = []
         scanner = Scanner(direction, EVERYTHING, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT)
         scanner.feed(data)
@@ -112,7 +112,7 @@ class Scrubber:
         return b"".join(kept)
 
     def partial(self, frame: Frame) -> bytes:
-        """Return the bytes of a message that is not whole, without what may be a filtered value."""
+        """Return the bytes of an incomplete message, without bytes that may be a filtered value."""
         if frame.op not in MESSAGE_OPS:
             return frame.raw
         subjects = self._subjects(frame)
@@ -135,9 +135,7 @@ class Scrubber:
         new = self._tokens(subject)
         if new == subject and subject.startswith(b"$JS.") and is_api(subject):
             tokens = subject.split(b".")
-            for start in range(
-                3, len(tokens)
-            ):  # the API ends some of its subjects with one of an application
+            for start in range(3, len(tokens)):  # some API subjects end with an application's subject
                 tail = b".".join(tokens[start:])
                 if (changed := self._tokens(tail)) != tail:
                     return b".".join((*tokens[:start], changed))
@@ -194,7 +192,7 @@ class Scrubber:
         ]
 
     def _is_secret(self, subjects: tuple[bytes, ...]) -> bool:
-        """Tell whether the whole payload is."""
+        """Tell whether the whole payload is secret."""
         return any(_is_on(self._filters.bodies, subject) for subject in subjects)
 
     def _contents(self, subjects: tuple[bytes, ...], block: bytes, body: bytes) -> tuple[bytes, bytes]:
@@ -235,7 +233,7 @@ def _is_on(patterns: Sequence[bytes], subject: bytes) -> bool:
 def _words(filters: Filters) -> tuple[bytes, ...] | None:
     """Return words of which one, in lower case, is in each frame that a filter is about; None without them.
 
-    They are letters and digits, so that only an escape or another encoding can hide them (`_ODD`).
+    They are letters and digits, so that only escapes or another encoding can hide them (`_ODD`).
     """
     names = [max(map(_word, glob.encode().split(b"*")), key=len) for glob in filters.headers]
     for place in filters.json:
@@ -253,5 +251,5 @@ def _word(text: bytes) -> bytes:
 
 def _remember(known: MutableMapping[bytes, bytes], key: bytes, value: bytes) -> None:
     known[key] = value
-    if len(known) > _MOST:  # bounded: a peer chooses how many there are; the oldest goes
+    if len(known) > _MOST:  # bounded, since a peer chooses their number: the oldest is dropped
         del known[next(iter(known))]

@@ -1,8 +1,8 @@
 """Values in JSON text replaced by placeholders, with all other bytes kept.
 
 A placeholder has the type of the value, so that a program still reads it: `"[filtered]"`, 0, false, {} or [];
-null stays.  Members are found in any letter case, escaped or not, and in every duplicate, since some reader
-takes each of them.
+null stays.  Members are found in any letter case, escaped or not, and in every duplicate, since readers
+differ in which one they use.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def scrub_members(body: bytes, pointers: Sequence[Path]) -> bytes:
 
 
 def scrub_strings(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Return a payload with `change` made to each string in it, names of members included."""
+    """Return a payload with `change` applied to each string in it, names of members included."""
     if not may_be_json(body):
         return body
     try:

@@ -2,8 +2,8 @@
 """The CRC-32 of zlib, by the carry-less multiplication of x86 processors: several times as fast as zlib.
 
 The method is Intel's ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction"): 64 bytes at
-a time are folded into four registers, these into one, and that into 32 bits.  What is left of a piece, less than
-16 bytes, goes through a table.  `AVAILABLE` is False on other processors; `blocks.py` takes zlib's there.
+a time are folded into four registers, these into one, and that into 32 bits.  The remainder of a piece, less than
+16 bytes, goes through a table.  `AVAILABLE` is False on other processors; `blocks.py` uses zlib's there.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -62,7 +62,7 @@ cdef extern from *:
     uint32_t natsproxy_crc_folded(const unsigned char *p, size_t size, uint32_t crc) nogil
 
 cdef enum:
-    SHORT = 1 << 14             # bytes for which the interpreter lock is not worth letting go of
+    SHORT = 1 << 14             # bytes up to which releasing the interpreter lock does not pay
 
 cdef uint32_t[256] TABLE
 
@@ -94,7 +94,7 @@ cdef uint32_t _crc(const unsigned char *p, Py_ssize_t size, uint32_t crc) noexce
 
 
 def crc32(data, uint32_t value=0):
-    """Return the CRC-32 of the data, which go on from those of `value`; only where it is `AVAILABLE`."""
+    """Return the CRC-32 of the data, continued from `value`; only where it is `AVAILABLE`."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     if view.len < SHORT:

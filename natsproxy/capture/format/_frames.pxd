@@ -1,8 +1,8 @@
 # cython: language_level=3, cdivision=True
-"""The frames of a record in C: where their parts stand in the block's body.
+"""The frames of a record in C: the offsets of their parts in the block's body.
 
-Read are the ops that captures are full of, as clients and servers write them; 0 says that a frame is something
-else (a CONNECT, an odd line, an error), which the Python code reads.
+This code reads the bulk of a capture, as clients and servers write it; 0 means that a frame is something else
+(a CONNECT, an odd line, an error), which the Python code reads.
 """
 
 from libc.stdint cimport int32_t, uint32_t
@@ -34,7 +34,7 @@ cdef inline void put(Row *row, int part, Py_ssize_t start, Py_ssize_t stop) noex
 cdef inline Py_ssize_t read_message(
     const unsigned char *p, Py_ssize_t at, Py_ssize_t stop, bint s2c, Row *row, bint cut
 ) noexcept nogil:
-    """Read a message frame; cut: its payload may end before its end.  Return where its bytes end, 0 if it is none."""
+    """Read a message frame; cut: its payload may be cut short.  Return where its bytes end, 0 for any other."""
     cdef Line line
     cdef int found = message_op(p, at, stop, s2c), first_size
     cdef Py_ssize_t fields, size, head = 0, end

@@ -2,7 +2,7 @@
 """The items of a block in C: a plain `Frames` item is read, any other msgpack value is measured.
 
 Plain: what the recorder writes (`recordings/FORMAT.md`), integers nearer to zero than 2**62, an `extra` of short
-names and scalars.  Everything here says False or -1 rather than guess; the Python code reads such an item.
+names and scalars.  Anything else gives False or -1, and the Python code reads the item.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -126,7 +126,7 @@ cdef inline bint read_extra(const Body *body, Py_ssize_t *at, Record *record) no
 
 
 cdef inline bint read_record(const Body *body, Py_ssize_t *at, Record *record) noexcept nogil:
-    """Read a plain Frames item; False for any other, `at` is nowhere then."""
+    """Read a plain Frames item; False for any other, and `at` is undefined then."""
     cdef Py_ssize_t here = at[0] + 2
     cdef bint extra = body.p[at[0]] == 0x9C
     memset(record, 0, sizeof(Record))
@@ -156,7 +156,7 @@ cdef inline bint read_record(const Body *body, Py_ssize_t *at, Record *record) n
 
 
 cdef inline Py_ssize_t skip(const Body *body, Py_ssize_t at, int depth) noexcept nogil:
-    """Return the end of any msgpack value; -1 for what is none or nested too deep."""
+    """Return the end of any msgpack value; -1 for invalid or too deeply nested ones."""
     cdef unsigned char first
     cdef int64_t value, count
     cdef Py_ssize_t here = at

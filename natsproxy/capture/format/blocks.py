@@ -1,6 +1,6 @@
 """Blocks on disk: header, summary and checksum, as `recordings/FORMAT.md` specifies them.
 
-Writer, reader and recovery pack and check the sixteen header bytes here, and nowhere else.  The checksum is
+The sixteen header bytes are packed and checked only here, for writer, reader and recovery.  The checksum is
 zlib's CRC-32; `_crc.pyx` computes the same one faster, where it was built and the processor can.
 """
 
@@ -28,7 +28,7 @@ FOOTER: Final = struct.Struct("<4sIQ")
 BODY_MAX: Final = 64 << 20
 ZSTD: Final = 1
 Parts = Sequence[bytes | bytearray | memoryview]
-"""The pieces of a body, which are checked and written without joining them."""
+"""The pieces of a body, checked and written without joining them."""
 
 
 crc32: Callable[..., int] = zlib.crc32
@@ -93,7 +93,7 @@ def _checksum(kind: int, flags: int, summary: bytes, body: Parts, length: int) -
 
 
 def parse_header(raw: bytes, offset: int, path: Path | str | None = None) -> Block:
-    """Return the block whose 16 header bytes are `raw`.  Raises CaptureError where they are no header."""
+    """Return the block whose 16 header bytes are `raw`.  Raises CaptureError for an invalid one."""
     sync, kind, flags, summary, length, crc = HEADER.unpack(raw)
     if sync != SYNC:
         raise CaptureError("there is no block here: the capture is damaged", path=path, offset=offset)
@@ -104,7 +104,7 @@ def parse_header(raw: bytes, offset: int, path: Path | str | None = None) -> Blo
 
 
 def footer_place(raw: bytes) -> int | None:
-    """Return the offset of the index from the last 16 bytes of a file; None where they are no footer."""
+    """Return the offset of the index from the last 16 bytes of a file; None without a valid footer."""
     if len(raw) != FOOTER.size:
         return None
     mark, crc, place = FOOTER.unpack(raw)

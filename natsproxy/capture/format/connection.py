@@ -1,7 +1,7 @@
-"""The identity of a connection in a capture, for all that reads captures.
+"""The identity of a connection in a capture.
 
-A proxy numbers its connections from 1, and begins again when it is started again; so does the next recorder
-of a proxy.  A capture may hold many such runs, so a number alone is the name of many connections.
+A proxy numbers its connections from 1, and starts over after a restart; so does the next recorder of a proxy.
+A capture may hold many such runs, so a number alone is ambiguous.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _TEXT: Final = re.compile(r"(?:(?P<run>[1-9][0-9]{0,17}):)?(?P<number>-?[0-9]{1,
 class ConnectionId(NamedTuple):
     """A connection of a capture.
 
-    recorder: the id of the run that recorded it; each life of a recorder has another one.  run: the place of
-    that run among those of the capture, by time, from 1.  number: that of the connection in its run.
+    recorder: the id of the run that recorded it; each start of a recorder has a new one.  run: the position
+    of that run among those of the capture, by time, from 1.  number: that of the connection in its run.
     """
 
     recorder: bytes
@@ -27,13 +27,13 @@ class ConnectionId(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        """Return `NUMBER`, as there is only one run nearly always; of a later run `RUN:NUMBER`."""
+        """Return `NUMBER` for the first run, which is nearly always the only one, else `RUN:NUMBER`."""
         return str(self.number) if self.run == 1 else f"{self.run}:{self.number}"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionChoice:
-    """A choice of connections; an empty one is a choice of all.
+    """A choice of connections; an empty one selects all.
 
     chosen: (run, number); run 0 stands for every run.
     """
@@ -70,7 +70,7 @@ class ConnectionChoice:
         return _numbers(self.chosen, run)
 
     def without(self, found: Iterable[ConnectionId]) -> list[str]:
-        """Return those of the choice, as texts, that none of the connections is."""
+        """Return the chosen connections that are not in `found`, as texts."""
         there = {one for conn in found for one in ((conn.run, conn.number), (0, conn.number))}
         missing = sorted(self.chosen - there)
         return [f"{run}:{number}" if run else str(number) for run, number in missing]

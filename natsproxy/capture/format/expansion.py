@@ -2,8 +2,8 @@
 
 A few hundred bytes of zstd can hold 64 MiB of empty arrays or of PINGs, and each of those becomes a Python
 object or a line of output: 3.8 GB from a file of 2.4 KB.  So a compressed block holds at most `FREE` values
-and frames, and `PER_BYTE` more for each byte that it has on disk.  A recorder stores a block beyond that as
-it is; a reader refuses it.  Long payloads count as one value, however well they compress.
+and frames, and `PER_BYTE` more for each byte that it has on disk.  A recorder stores a block beyond that
+uncompressed; a reader refuses it.  Long payloads count as one value, however well they compress.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _STRINGS: Final = {
 
 
 def allowed(stored: int) -> int:
-    """Return the number of values, and of frames, that a block of so many stored bytes may hold."""
+    """Return the number of values, and of frames, that a block of `stored` bytes may hold."""
     return FREE + PER_BYTE * stored
 
 

@@ -102,7 +102,7 @@ class OpaqueRecord(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something about the recording itself."""
+    """A fact about the recording itself."""
 
     t: int
     info: dict[str, Any]
@@ -206,7 +206,7 @@ _DECODERS: tuple[Callable[[list[Any], int], Item], ...] = (
 def decode(fields: object, mono0: int) -> Item | None:
     """Return the item of a decoded msgpack array, None for a kind that this version does not know.
 
-    Raises CaptureError for an item whose fields are not those of its kind.
+    Raises CaptureError for an item with invalid fields.
     """
     try:
         array = _need(fields, list)

@@ -1,7 +1,7 @@
-"""The choice of listed frames: beside the conditions of a `Query`, those that need to know what is around.
+"""The choice of listed frames: the conditions of a `Query`, and those that need context.
 
-Blocks that hold no frame of the query are passed over, unless they name the clients of a block that is read.
-So a request whose block was passed over is unknown to its answer, except where a condition needs it.
+Blocks without frames of the query are skipped, unless they name the clients of a block that is read.
+So an answer may not know its request if that is in a skipped block, except where a condition needs it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from natsproxy.wire.ops import ALL_OPS, Op
 
 @dataclass(frozen=True)
 class Choice:
-    """A choice of frames; an empty field asks for all.
+    """A choice of frames; an empty field selects all.
 
     roles: a frame has one of them; as in rules, the subjects of those about answers are the requests'.
     clients: shell patterns of the client's name.  headers: name (in any letter case) and shell pattern of a
-    value, None for any; a frame has all of them.  exchange: and those of its exchange.  header_bytes: the
-    first bytes of headers that are looked at, None for all: a peer may send a hundred thousand.
+    value, None for any; a frame has all of them.  exchange: include the rest of its exchange.  header_bytes:
+    the first bytes of headers that are searched, None for all: a peer may send a hundred thousand.
     """
 
     query: Query = field(default_factory=Query)
@@ -52,7 +52,7 @@ class Choice:
         return Query(self.query.start, self.query.end) if self.around else self.query
 
     def wants(self, listed: Listed) -> bool:
-        """Tell whether the choice asks for a frame, its exchange aside."""
+        """Tell whether a frame matches, regardless of its exchange."""
         if self.clients and not any(fnmatchcase(listed.client, glob) for glob in self.clients):
             return False
         if self.roles:
@@ -63,7 +63,7 @@ class Choice:
         return not self.headers or self._has_headers(listed.one.head)
 
     def wants_event(self, event: Event) -> bool:
-        """Tell whether the choice asks for all frames of the time and the connection of an event."""
+        """Tell whether the choice includes all frames at the time and on the connection of an event."""
         query = self.query
         if self.exchange or self.roles or self.headers or query.subjects or query.ops != ALL_OPS:
             return False
@@ -109,7 +109,7 @@ def _any(patterns: tuple[bytes, ...], subject: bytes) -> bool:
 
 
 class Chooser:
-    """A choice at work: it takes items in order, and remembers what is around them."""
+    """The state of a choice: it takes items in order, and remembers their context."""
 
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
@@ -118,7 +118,7 @@ class Chooser:
         self._begun: set[tuple[bytes, int]] = set()
 
     def read(self, file: CaptureFile, ref: BlockRef) -> Iterator[Listed | Event]:
-        """Yield what `see` does of each item of a block, which comes as a capture grows."""
+        """Yield the result of `see` for each item of a block, which comes as a capture grows."""
         segment = (ref.segment.recorder, ref.segment.number)
         if self.choice.blocks.wants_block(ref):
             for item in file.items(ref):
@@ -152,7 +152,7 @@ class Chooser:
 
 
 def listed(reader: CaptureReader, choice: Choice) -> Iterator[Listed | Event]:
-    """Yield the frames of a capture that a choice asks for, and the events between them, by time."""
+    """Yield the chosen frames of a capture, and the events between them, by time."""
     chooser = Chooser(choice)
 
     def of_run(run: CaptureRun) -> Iterator[tuple[BlockRef, Item, bool]]:
@@ -167,7 +167,7 @@ def listed(reader: CaptureReader, choice: Choice) -> Iterator[Listed | Event]:
 
 
 def _items(file: CaptureFile, query: Query) -> Iterator[tuple[BlockRef, Item, bool]]:
-    """Yield the items of the blocks that may hold frames of a query, and of those that name their clients.
+    """Yield the items of blocks that may hold frames of a query, and of blocks that name their clients.
 
     Clients are named by CONNECT, and where a segment begins.
     """
@@ -183,5 +183,5 @@ def _items(file: CaptureFile, query: Query) -> Iterator[tuple[BlockRef, Item, bo
 
 
 def listed_frames(reader: CaptureReader, choice: Choice) -> Iterator[Listed]:
-    """Yield the frames of a capture that a choice asks for."""
+    """Yield the chosen frames of a capture."""
     return (one for one in listed(reader, choice) if isinstance(one, Listed))

@@ -1,6 +1,7 @@
-"""Publishes and their deliveries: the n-th copy on a subscription is that of the n-th publish like it.
+"""Publishes and their deliveries: the n-th copy on a subscription belongs to the n-th identical publish.
 
-The latest publishes are known, of all keys together: many a publish is one of thousands of equal heartbeats.
+Only the latest publishes are remembered, over all keys: a publish may be one of thousands of equal
+heartbeats.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ class _Several:
 
 
 class Copies:
-    """The publishes by a key, a hash of what is copied, and the copies that were delivered."""
+    """The publishes by key (a hash of the content), and the copies that were delivered."""
 
     def __init__(self) -> None:
-        self._publishes: dict[int, int | _Several] = {}  # an int, as nearly always, takes far less memory
+        self._publishes: dict[int, int | _Several] = {}  # nearly always an int, which takes far less memory
         self._keys: deque[int] = deque()  # of the publishes, oldest first
         self._copies: BoundedDict[int, int] = BoundedDict()
 
@@ -52,7 +53,7 @@ class Copies:
             known.forgotten += 1
 
     def copy(self, key: int, subscription: Hashable, since: int = -1) -> int | None:
-        """Return the number of the publish that a delivery on a subscription is a copy of, None for none.
+        """Return the number of the publish that a delivery on a subscription copies, None if unknown.
 
         since: the subscription gets those with a greater number, -1 for all.
         """
@@ -62,7 +63,7 @@ class Copies:
         count = hash((subscription, key))
         known = self._copies.get(count)
         n = _before(publishes, since) if known is None else known
-        if known is None and n == _count(publishes):  # the next publish like it will be the first
+        if known is None and n == _count(publishes):  # the next equal publish will be the first
             return None
         self._copies[count] = n + 1
         if isinstance(publishes, int):
@@ -76,7 +77,7 @@ def _count(publishes: int | _Several) -> int:
 
 
 def _before(publishes: int | _Several, since: int) -> int:
-    """Return how many publishes are not behind a number."""
+    """Return how many publishes are not after a number."""
     if since < 0:
         return 0
     if isinstance(publishes, int):

@@ -1,14 +1,14 @@
-"""Exchanges: the frames that one publish or request causes, as far as frames show it.
+"""Exchanges: the frames that one publish or request causes, as far as that can be seen from frames.
 
 The rules, for a frame that comes:
-1. A publish begins an exchange, and so does a message that wants an answer and whose publish is not recorded.
-   An answer, an ack, a denial and the changed form of a frame belong to the exchange of what they are about.
+1. A publish begins an exchange, and so does a request whose publish is not recorded.  An answer, an ack, a
+   denial and the changed form of a frame belong to the exchange of the frame they refer to.
 2. A delivery of JetStream belongs to the publish of the message, or to the pull request, whichever is chosen;
    where both are unknown, it begins an exchange.
 3. Any other delivery belongs to the publish that it is a copy of, the n-th on a subscription to the n-th
    publish; else to the request that it answers.
 
-Frames wait until one of their exchange is chosen.  The waiting ones are bounded: the oldest are forgotten.
+Frames are held until one of their exchange is chosen.  The held ones are bounded: the oldest are dropped.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 _HELD: Final = 32 << 20
-"""Bytes of frames that wait."""
+"""The most bytes of held frames."""
 _OVERHEAD: Final = 1024
-"""Bytes of memory that a frame needs beside its own."""
+"""Memory overhead of a frame, in bytes."""
 
 
 class Exchanges:

@@ -1,7 +1,7 @@
 """Items to listed frames: a `Listing` takes the items in order, and remembers clients and open requests.
 
-Frames come out as they went in, none is left out; `routine` marks those that a reader of a conversation does
-not miss: keep-alives, the proxy's own, and an INFO that repeats the greeting.
+Frames come out in order, and none is left out; `routine` marks those that a reader of a conversation can
+skip: keep-alives, the proxy's own, and an INFO that repeats the greeting.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from natsproxy.wire.parse import frames as parse_frames
 
 _KEEP_ALIVE: Final = (Op.PING, Op.PONG, Op.OK)
 _SERVERS: Final = (b"$JS.ACK.", b"$JS.FC.")
-"""The reply subjects of the server, which wants no answer in the sense of a request."""
+"""Reply subjects of the server itself, which are not requests."""
 _LONGEST: Final = 1024
 """Bytes of the two subjects of a request that is remembered."""
 
@@ -43,7 +43,7 @@ class ListedSubscription(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A frame with what is known around it.
+    """A frame with its context.
 
     client: the name in its connection's CONNECT.  request: the one that it answers.  routine: see above.
     subscription: that of the frame's sid.  exchange: the number of the exchange that it belongs to, where
@@ -65,7 +65,7 @@ class Listed(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An item that is no frame, with its time (wall clock, ns), its connection and the client's name."""
+    """An item other than a frame, with its time (wall clock, ns), its connection and the client's name."""
 
     item: Item
     wall: int
@@ -74,7 +74,7 @@ class Event(NamedTuple):
 
 
 class Listing:
-    """The memory of a reader of items."""
+    """The state of reading items in order: clients, subscriptions, open requests."""
 
     def __init__(self) -> None:
         self._clients: BoundedDict[ConnectionId, str] = BoundedDict()
@@ -133,7 +133,7 @@ class Listing:
         reply = frame.reply
         if reply and len(frame.subject) + len(reply) < _LONGEST and not reply.startswith(_SERVERS):
             key = (one.conn.recorder, reply)
-            if one.direction == C2S or key not in self._requests:  # else the delivery of that very request
+            if one.direction == C2S or key not in self._requests:  # else it delivers the request itself
                 self._requests[key] = Request(frame.subject, one.wall)
         return answered
 

@@ -1,4 +1,4 @@
-"""A listed frame as an object of JSON, and back, so that a viewer elsewhere shows the same lines."""
+"""A listed frame as a JSON object, and back, so that a remote viewer shows the same lines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from natsproxy.wire.ops import BY_TOKEN, C2S, MESSAGE_OPS, OPS, S2C, Direction, 
 from natsproxy.wire.parse import head
 
 _MESSAGES: Final = (Op.PUB, Op.MSG)
-"""The ops whose payload may be empty, and is there all the same."""
+"""The ops that always have a payload, which may be empty."""
 HEADER_BYTES: Final = 4096
 """Bytes of headers that are read where a row is to be short: a megabyte of them takes a third of a second."""
 _LAST: Final = 253_000_000_000_000_000_000
@@ -96,7 +96,7 @@ def _fields(frame: Frame, most: int | None) -> dict[str, Any]:
 def _headers(block: bytes) -> dict[str, Any]:
     """Return headers as a map; a name that is there several times has a list of values.
 
-    A block that breaks the grammar is there as text too, since readers of it differ.
+    A malformed block is given as text too, since parsers differ.
     """
     read = parse_headers(block)
     values: dict[str, list[str]] = {}
@@ -149,9 +149,9 @@ _ESCAPED: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 
 
 def from_row(row: dict[str, Any]) -> Listed:
-    """Return the frame that an object of `row` describes.  Raises ValueError where it describes none.
+    """Return the frame that an object of `row` describes.  Raises ValueError for an invalid one.
 
-    An object holds what people see of a frame, not its bytes: header lines come back in the form that most
+    An object has what people see of a frame, not its bytes: header lines come back in the form that most
     clients write.
     """
     try:

@@ -1,8 +1,8 @@
 """Segments that several files hold: a copied file, or what `capture recover` made beside its source.
 
-A block is known by its segment (recorder, boot, number) and by its summary, which a copy has too, at whatever
-byte it stands there.  It is read from the file that has most of the segment's blocks, and left out of the
-others, so that each block counts once.
+A block is identified by its segment (recorder, boot, number) and its summary, which a copy has too, at
+whatever offset.  It is read from the file that has most of the segment's blocks, and left out of the others,
+so that each block counts once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.errors import CaptureError
 
 Key = tuple[int, int]
-"""A block's identity, and the number of equal ones before it: hand-made captures have such blocks."""
+"""A block's identity, and the number of equal ones before it, which hand-made captures have."""
 
 
 class Copy(NamedTuple):
-    """A file with blocks of another one: that file, their offsets here, and whether there are no more."""
+    """A file with blocks of another one: that file, their offsets here, and whether it has no others."""
 
     of: Path
     offsets: frozenset[int]
@@ -38,7 +38,7 @@ def keyed(blocks: Iterable[tuple[int, int]]) -> dict[Key, int]:
 
 
 def sentence(copies: Sequence[tuple[Path | str, Path | str]]) -> str:
-    """Return the sentence that tells of copies; copies: each file, and the one whose segment it holds too."""
+    """Return the warning about copies; copies: each file, and the one whose segment it holds too."""
     (copy, of), *others = copies
     such = f" ({len(copies)} such files)" if others else ""
     return f"{copy} holds the same segment as {of}: each block counts once{such}"
@@ -48,7 +48,7 @@ def copied(paths: Sequence[Path]) -> dict[Path, Copy]:
     """Return the files whose blocks, or some of them, are read from another file."""
     holders = defaultdict[tuple[bytes, bytes, int], list[Path]](list)
     for path in paths if len(paths) > 1 else ():
-        with suppress(CaptureError), CaptureFile(path) as file:  # whoever reads it tells of it
+        with suppress(CaptureError), CaptureFile(path) as file:  # reported when it is read
             segment = file.segment
             holders[segment.recorder, segment.boot, segment.number].append(path)
     return {path: copy for files in holders.values() if len(files) > 1 for path, copy in _shared(files)}

@@ -1,8 +1,8 @@
 """The frames of a capture, one `CapturedFrame` each, for listings, exports and tables.
 
-`read_frames` yields the frames that a `Query` asks for.  It asks three times, cheapest first: a block's
-summary (`wants_block`) spares reading the block, a record's connection and direction (`wants_record`) spare
-parsing the record, and `wants` decides on the frame.  `frames_of` takes one record apart.
+`read_frames` yields the frames that match a `Query`.  It checks three times, cheapest first: a block's
+summary (`wants_block`) avoids reading the block, a record's connection and direction (`wants_record`) avoid
+parsing the record, and `wants` decides on the frame.  `frames_of` splits one record.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def frames_of(ref: BlockRef, item: Frames) -> Iterator[CapturedFrame]:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A choice of frames; an empty field asks for all.
+    """A choice of frames; an empty field selects all.
 
     start, end: wall clock, Unix ns, both included.  ops: an op bitmask.  subjects: patterns.
     """
@@ -120,12 +120,12 @@ class Query:
         return self.direction is None or item.direction == self.direction
 
     def wants_connection(self, ref: BlockRef, item: Item) -> bool:
-        """Tell whether the query asks for the connection of an item; an item of none is of all of them."""
+        """Tell whether the query includes the connection of an item; an item without one matches always."""
         conn = ref.connection(item) if self.conns else None
         return conn is None or conn in self.conns
 
     def wants(self, one: CapturedFrame) -> bool:
-        """Tell whether the query asks for a frame."""
+        """Tell whether a frame matches the query."""
         if self.conns and one.conn not in self.conns:
             return False
         if self.direction is not None and one.direction != self.direction:
@@ -145,7 +145,7 @@ class Query:
 
 
 def read_frames(reader: CaptureReader, query: Query | None = None) -> Iterator[CapturedFrame]:
-    """Yield the frames of a capture that `query` asks for, by time, in the memory of a block for each run."""
+    """Yield the frames of a capture that match `query`, by time; memory is one block per run."""
     query = query or Query()
     for ref, item in reader.items(query.wants_block):
         if isinstance(item, Frames) and query.wants_record(ref, item):

@@ -2,16 +2,16 @@
 
 `open_capture` finds the segments, `runs.py` their order.  `CaptureReader.blocks()` walks headers and
 summaries only, `items()` decodes the bodies too, and yields the items of several runs by time.  A capture
-without an index, or one that is still being written, is read to its last whole block.  Memory follows the
-size of a block, for each run that goes on at the same time; never that of the file.
+without an index, or one that is still being written, is read to its last whole block.  Memory is one block
+per concurrent run, whatever the size of the file.
 
-A recorder that has just opened a segment has written no header yet: such a segment has nothing to read, and
-is passed over beside others.
+A recorder that has just opened a segment may have written no header yet: such a segment is empty, and is
+skipped if there are others.
 
 Of a segment that several files hold each block is read once (`copied.py`).
 
-A recorder may delete old segments meanwhile.  One that is open is read to its end.  One that is deleted
-before its turn comes is a loss: it is told to whoever asked for losses, and ends the reading of others.
+A recorder may delete old segments meanwhile.  An open one is read to its end.  One that is deleted before it
+is opened is a loss: reported to `lost` where that is given, otherwise an error.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ T = TypeVar("T")
 class CaptureReader:
     """A capture of one or several segments, read by run and by their numbers.
 
-    lost: told of each segment that was deleted before it was read; without it, that is a MissingCapture.
-    And told of each one that has not begun, and of copies.  unbegun: those that have not begun, as far as the
-    segments have been read.
+    lost: called for each segment that was deleted before it was read (without it, MissingCapture is raised),
+    for each one that has no header yet, and for copies.  unbegun: those without a header among the segments
+    read so far.
     """
 
     def __init__(self, paths: list[Path], lost: Tell | None = None) -> None:
@@ -63,7 +63,7 @@ class CaptureReader:
 
     @property
     def copies(self) -> str | None:
-        """The sentence that tells of files which hold the same segment; None where there are none."""
+        """The warning about files that hold the same segment; None where there are none."""
         return sentence([(path, copy.of) for path, copy in self._copies.items()]) if self._copies else None
 
     @cached_property
@@ -93,7 +93,7 @@ class CaptureReader:
                         yield file
 
     def _opened(self, path: Path) -> CaptureFile | None:
-        """Return a segment; None, which is told, where it is gone or has not begun."""
+        """Return a segment; None, after reporting it, where it is gone or has no header yet."""
         try:
             return CaptureFile(path)
         except MissingCapture as error:
@@ -152,9 +152,9 @@ class CaptureReader:
 def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
     """Return a reader of a file, a folder of segments, or a glob.
 
-    lost: told of segments that are deleted before they are read, if the reading is to go on; of copies; and
-    of the one in which the recording of a single file goes on.  Raises UnreadableCapture if there is none, or
-    if its format is newer than this reader, and CaptureError if its first file is no capture.
+    lost: called for segments that are deleted before they are read (reading then goes on), for copies, and
+    for the file in which the recording of a single file continues.  Raises UnreadableCapture if there is
+    none, or if its format is newer than this reader, and CaptureError if its first file is no capture.
     """
     where = Path(path)
     if where.is_dir():
@@ -169,7 +169,7 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
             raise UnreadableCapture("no such file or folder", path=where)
     while len(paths) > 1 and not os.path.lexists(paths[0]):  # it was deleted before the reading began
         del paths[0]
-    for path in paths:  # for errors of the first that has begun: they belong here, not into the first loop
+    for path in paths:  # raises the errors of the first one with a header here, not in the caller's loop
         try:
             with CaptureFile(path):
                 break
@@ -182,7 +182,7 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
 
 
 def _continuation(path: Path) -> str | None:
-    """Return the sentence that tells of the file in which the recording of `x.ncap` goes on."""
+    """Return the warning about the file in which the recording of `x.ncap` continues."""
     own = next(heads([path]), None)
     if own is None:
         return None
@@ -198,14 +198,14 @@ def _continuation(path: Path) -> str | None:
 
 
 def _beside(path: Path) -> list[Path]:
-    """Return the files in which the recording of `x.ncap` may go on."""
+    """Return the files in which the recording of `x.ncap` may continue."""
     return [other for other in segment_order(of_file(path)) if other != path]
 
 
 def last_moment(reader: CaptureReader) -> int | None:
     """Return the wall clock (Unix ns) of the last item of a capture, None for an empty one.
 
-    Only the last segment of each run is looked at.
+    Only the last segment of each run is read.
     """
     last = [run.paths[-1] for run in reader.runs]
     moments = [
@@ -220,9 +220,8 @@ def last_moment(reader: CaptureReader) -> int | None:
 class Follower:
     """A growing capture: each `poll` yields the new items, across rotation.  The caller does the waiting.
 
-    A file goes on in the next of its recorder, `x_<time>.ncap` behind `x.ncap`.  lost: told of segments that
-    were deleted before they were read.  What several runs have recorded between two polls comes by time,
-    block by block.
+    A file continues in the next one of its recorder, `x_<time>.ncap` after `x.ncap`.  lost: called for
+    segments that were deleted before they were read.  Blocks of several runs between two polls come by time.
     """
 
     def __init__(self, path: Path | str, lost: Tell) -> None:
@@ -235,9 +234,9 @@ class Follower:
         self._next: dict[bytes, int] = {}  # the number of the next segment of each recorder
 
     def pass_over(self, before: int) -> None:
-        """Leave out the segments that nobody has written since a time (Unix ns).
+        """Leave out the segments that have not been written since a time (Unix ns).
 
-        Not the last one of each recorder: it may grow, whatever the clocks say.
+        The last one of each recorder is kept: it may still grow.
         """
         self._look(self._paths())
         last = {head.recorder: head.path for head in sorted(self._heads.values(), key=attrgetter("number"))}
@@ -278,7 +277,7 @@ class Follower:
         return head is not None and head.recorder in self._next
 
     def _look(self, paths: list[Path]) -> None:
-        """Learn which runs new segments belong to."""
+        """Find the runs of new segments."""
         new: list[Head] = []
         for path in paths:
             if path not in self._heads:
@@ -313,7 +312,7 @@ class Follower:
             except MissingCapture:
                 if path == self._path:
                     raise
-                continue  # the next poll tells of it
+                continue  # the next poll reports it
             with file:
                 file.segment = replace(file.segment, run=run.number)
                 if path not in self._offsets:
@@ -328,7 +327,7 @@ class Follower:
                     self._over.add(path)
 
     def _tell_of_missing(self, segment: Segment) -> None:
-        """Tell of the segments between the last one of a recorder and this one."""
+        """Report the missing segments between the last one of a recorder and this one."""
         expected = self._next.get(segment.recorder, segment.number)
         if segment.number > expected:
             missing = f"segments {expected} to {segment.number - 1} of recorder {segment.recorder.hex()}"

@@ -1,8 +1,8 @@
 """Recovery of a damaged capture: all whole blocks, in a new file with a new index.
 
-The blocks are found by walking from header to header.  Where the walk breaks off, it goes on at the next sync
-mark whose block has the right checksum: a sync mark alone may be a part of somebody's payload.  The file is
-mapped, and its pages are given back after the walk: memory does not grow with the file.
+The blocks are found by walking from header to header.  Where the walk fails, it resumes at the next sync
+mark whose block has the right checksum: a sync mark alone may be part of a payload.  The file is mapped, and
+its pages are released after the walk: memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -97,8 +97,9 @@ def verify(path: Path) -> Recovery:
 def recover(source: Path, target: Path) -> Recovery:
     """Write the whole blocks of `source` to `target`, with an index.
 
-    The target appears when it is whole.  Without a segment header it does not appear: nothing can be saved.
-    Raises CaptureError where the source cannot be read or is of a newer format, or the target not written.
+    The target appears when it is complete.  Without a segment header nothing can be saved, and it does not
+    appear.  Raises CaptureError where the source cannot be read or is of a newer format, or the target not
+    written.
     """
     if target.exists():
         raise CaptureError("it exists already: give another name", path=target)
@@ -160,7 +161,7 @@ def _each(data: mmap.mmap, source: Path, out: BinaryIO | None) -> Recovery:
 
 
 def _let_go(data: mmap.mmap, start: int, end: int) -> int:
-    """Take the pages between two offsets out of this process; return the offset of the first page kept."""
+    """Release the mapped pages between two offsets; return the offset of the first page kept."""
     end -= end % mmap.PAGESIZE
     if hasattr(mmap, "MADV_DONTNEED"):
         data.madvise(mmap.MADV_DONTNEED, start, end - start)

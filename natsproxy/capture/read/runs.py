@@ -1,11 +1,11 @@
-"""The runs of a capture: the lives of the recorders that wrote it, by time.
+"""The runs of a capture: one per start of a recorder, by time.
 
-A proxy that is started again records under another id, and so do proxies that record into one folder.  The
-headers of the segments tell to which run each belongs, and its place there; the names of the files and the
-order in which they are given do not count.
+A restarted proxy records under a new id, and proxies that record into one folder have different ones.  The
+segment headers say to which run each belongs, and its position there; file names and their order do not
+count.
 
-Runs follow each other nearly always.  Those of several proxies go on at the same time: `by_time` merges them,
-and leaves the order of each run as its recorder wrote it.
+Runs nearly always follow each other.  Those of several proxies are concurrent: `by_time` merges them, and
+keeps the order within each run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from natsproxy.errors import CaptureError
 
 T = TypeVar("T")
 _LAST: Final = 1 << 64
-"""A time behind all clocks."""
+"""A time later than any clock."""
 
 
 class Head(NamedTuple):
-    """The header of a segment, as far as it tells its place.
+    """The part of a segment's header that gives its position.
 
     number: that of the segment.  start: the wall clock (Unix ns) when it was begun.
     """
@@ -55,14 +55,14 @@ def head_of(file: CaptureFile) -> Head:
 def heads(paths: Sequence[Path]) -> Iterator[Head]:
     """Yield the heads of those segments that have one."""
     for path in paths:
-        with suppress(CaptureError), CaptureFile(path) as file:  # whoever reads it tells of it
+        with suppress(CaptureError), CaptureFile(path) as file:  # reported when it is read
             yield head_of(file)
 
 
 def runs_of(paths: Sequence[Path]) -> list[CaptureRun]:
     """Return the runs of segments, the earliest first.
 
-    Segments whose header cannot be read are a run behind the others: who reads them finds out why.
+    Segments whose header cannot be read form a run after the others; reading them reports why.
     """
     if len(paths) == 1:
         return [CaptureRun(1, 0, tuple(paths))]
@@ -70,7 +70,7 @@ def runs_of(paths: Sequence[Path]) -> list[CaptureRun]:
     for head in heads(paths):
         segments[head.recorder].append(head)
     for of_run in segments.values():
-        of_run.sort(key=attrgetter("number"))  # of equal ones the order is that of the paths
+        of_run.sort(key=attrgetter("number"))  # stable: equal ones stay in the order of the paths
     begun = [(_start(of_run[0]), recorder, of_run) for recorder, of_run in segments.items()]
     runs = [
         CaptureRun(number, start, tuple(head.path for head in of_run))
@@ -84,7 +84,7 @@ def runs_of(paths: Sequence[Path]) -> list[CaptureRun]:
 
 def _start(first: Head) -> int:
     """Return the time of the first item of a run: after its segment was begun, if the clock was not set."""
-    with suppress(CaptureError), CaptureFile(first.path) as file:  # whoever reads the block tells of it
+    with suppress(CaptureError), CaptureFile(first.path) as file:  # reported when the block is read
         for ref in file.blocks():
             return ref.summary.wall0 + ref.summary.t_first
     return first.start
@@ -93,9 +93,9 @@ def _start(first: Head) -> int:
 def by_time(
     runs: Sequence[CaptureRun], read: Callable[[CaptureRun], Iterator[T]], wall: Callable[[T], int]
 ) -> Iterator[T]:
-    """Yield what `read` yields of each run, by the wall clock; what is of one run stays in its order.
+    """Yield what `read` yields for each run, by the wall clock; the order within a run is kept.
 
-    A run is read from its start on, so runs that follow each other are open one at a time.
+    A run is opened at its start, so runs that follow each other are open one at a time.
     """
     if len(runs) == 1:
         yield from read(runs[0])

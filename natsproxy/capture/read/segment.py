@@ -1,9 +1,9 @@
 """One segment of a capture: its header, its blocks, its items.
 
 A segment need not be a local file: `CaptureFile` also takes an open, seekable one, with a name for errors.
-The index of a closed segment (`indexed`) gives all its blocks for two small reads, also from a remote store.
+The index of a closed segment (`indexed`) lists all its blocks with two small reads, also from a remote store.
 
-A text (`natsproxy/capture/text`) is read in its binary form, which is made when it is opened.
+A text (`natsproxy/capture/text`) is converted to its binary form when it is opened.
 
 Captures are hostile input.  Every length is checked before anything is allocated, msgpack is decoded without
 extension types, nothing is executed, and every failure is a CaptureError that names file and offset.
@@ -60,8 +60,8 @@ _STEP = 1 << 20  # bytes of a damaged file that are searched at once
 class Segment:
     """The header of a segment, field by field as in `recordings/FORMAT.md`.
 
-    path: the file, or the name of an object.  run: the place of its recorder's run among those of the capture
-    that is read, by time, from 1.
+    path: the file, or the name of an object.  run: the position of its recorder's run among those of the
+    capture that is read, by time, from 1.
     """
 
     path: Path | str
@@ -103,7 +103,7 @@ class CaptureFile:
     """One segment, open for reading; a context manager.
 
     file: an open, seekable file where the segment is no local path; it is closed with this, and `path` is its
-    name in errors.  left_out: the offsets of blocks that are passed over, since another file has them too.
+    name in errors.  left_out: the offsets of blocks that are skipped, since another file has them too.
     Raises CaptureError for a file that cannot be read or is no capture.
     """
 
@@ -131,7 +131,7 @@ class CaptureFile:
         self._file.close()
 
     def _compile(self) -> None:
-        """Go on with the binary form of a text."""
+        """Replace a text with its binary form."""
         # Imported where it is used: a proxy reads segments, and never a text.
         from natsproxy.capture.text.compiled import compiled
 
@@ -204,13 +204,13 @@ class CaptureFile:
         if block.kind == BlockKind.RECORDS and not block.flags & ~ZSTD:
             raw = self._pull(block.offset + HEADER.size, block.summary_size)
             return BlockRef(self.segment, block, parse_summary(raw, self.path, block.offset))
-        self.read(block)  # for its checksum: a block that is skipped must at least be undamaged
+        self.read(block)  # for its checksum: a skipped block must at least be undamaged
         return None
 
     def resume(self, offset: int) -> int | None:
         """Return the offset of the first whole block at or after `offset`; None if there is none.
 
-        Its checksum is right: a sync mark alone may be a part of somebody's payload.
+        Its checksum is right: a sync mark alone may be part of a payload.
         """
         # The steps overlap by a sync mark less a byte, so a mark on their border is found.
         while raw := self._pull(offset, _STEP + len(SYNC) - 1):
@@ -241,7 +241,7 @@ class CaptureFile:
         return next(self.blocks(offset))
 
     def body(self, ref: BlockRef) -> bytes:
-        """Return the decompressed body of a records block; the last one is kept, for a second reader."""
+        """Return the decompressed body of a records block; the last one is cached."""
         if self._newest is None or self._newest[0] is not ref:
             self._newest = ref, self._body(ref)
         return self._newest[1]
@@ -258,7 +258,7 @@ class CaptureFile:
         return body
 
     def _refuse_expansion(self, ref: BlockRef, body: bytes) -> None:
-        """Raise CaptureError for a compressed block that holds more than one of its size may."""
+        """Raise CaptureError for a compressed block that expands more than its size allows."""
         most = allowed(ref.block.length)
         if len(body) <= most:
             return
@@ -274,7 +274,7 @@ class CaptureFile:
         count = 0
         for item in decode_items(body, ref.summary.mono0, self.path, ref.block.offset):
             direction, data = _framed(item)
-            with suppress(ProtocolError):  # whoever reads the record tells of it
+            with suppress(ProtocolError):  # reported when the record is read
                 for _ in islice(parse_frames(data, direction), most + 1 - count):
                     count += 1
         return count
@@ -285,7 +285,7 @@ class CaptureFile:
 
 
 def _framed(item: records.Item) -> tuple[Direction, bytes]:
-    """Return the bytes of an item that readers take for whole frames, with their direction."""
+    """Return the bytes of an item that readers parse as whole frames, with their direction."""
     if isinstance(item, records.Frames) and not item.flags & ~records.Flags.REDACTED:
         return item.direction, bytes(item.data)
     connect = item.info.get("connect") if isinstance(item, records.Preamble) else None
@@ -332,7 +332,7 @@ def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | No
     """Return the blocks of an index whose own block begins at `end`; None for a damaged index."""
     if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) >= 3 for row in rows):
         return None
-    # Rising offsets before the index: a hostile index cannot send a reader in circles or beyond the file.
+    # Increasing offsets before the index: a hostile index cannot send a reader in circles or beyond the file.
     offsets = [row[0] for row in rows]
     if not all(type(at) is int for at in offsets) or any(a >= b for a, b in pairwise([0, *offsets, end])):
         return None
@@ -387,7 +387,7 @@ def _decompress(body: bytes, size: int, path: Path | str, offset: int) -> bytes:
         text = "it is compressed: reading it needs the zstandard package (pip install 'natsproxy[zstd]')"
         raise CaptureError(text, path=path) from None
     try:
-        # The frame's own claim is checked first: a small block may unpack to gigabytes.
+        # The size in the zstd frame is checked first: a small block may unpack to gigabytes.
         frame = zstandard.get_frame_parameters(body)
         if frame.content_size > BODY_MAX or frame.content_size != size:
             raise CaptureError("a compressed block of another size than it says", path=path, offset=offset)

@@ -1,6 +1,6 @@
 """The binary form of a text: the same items, in blocks.
 
-Neighbouring frames of one read become one record again.  Secrets are taken out as they are of a recording: a
+Neighbouring frames of one read become one record again.  Secrets are removed as from a recording, since a
 text may have been written by hand.
 """
 
@@ -27,9 +27,9 @@ from natsproxy.errors import CaptureError
 from natsproxy.wire.frames import Run
 from natsproxy.wire.ops import C2S, S2C
 
-_RECORD: Final = 64 << 10  # bytes that neighbouring frames may have together
+_RECORD: Final = 64 << 10  # the most bytes of neighbouring frames in one record
 _SPOOLED: Final = 16 << 20  # bytes that stay in memory
-_KEPT: Final = 8  # texts whose binary form is kept, because a playback opens its capture several times
+_KEPT: Final = 8  # texts whose binary form is cached, since a playback opens its capture several times
 _KEPT_SIZE: Final = 1 << 20  # bytes of such a text
 
 
@@ -121,7 +121,7 @@ def _records(items: Iterator[TimedItem]) -> Iterator[TimedItem]:
 
 
 def _follows(one: Frames, other: Frames) -> bool:
-    """Tell whether a frame was a part of the read that another one was a part of."""
+    """Tell whether two frames came with the same read."""
     if one.in_first is None or one.out_first is None or one.cause is not None or one.flags or one.extra:
         return False
     return other._replace(data=b"", ops=0) == one._replace(
@@ -143,12 +143,12 @@ def _clean(items: Iterator[TimedItem]) -> Iterator[TimedItem]:
         for clean in _without_secrets(item, secrets):
             yield TimedItem(clocks, clean)
         if isinstance(item, CloseRecord) and item.conn in secrets and not secrets[item.conn].alert:
-            del secrets[item.conn]  # it has learned nothing
+            del secrets[item.conn]  # it has no state to keep
 
 
 def _without_secrets(item: Item, secrets: defaultdict[int, Secrets]) -> Iterator[Item]:
     if isinstance(item, Frames):
-        # What is left of a frame that was cut and redacted cannot be read as a frame, and holds no secret.
+        # What is left of a frame that was cut and redacted does not parse, and holds no secret.
         if item.flags & Flags.REDACTED and item.flags & (Flags.CUT | Flags.TRUNCATED):
             yield item
         else:

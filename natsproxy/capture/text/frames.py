@@ -4,10 +4,10 @@
       Trace-Id: 17
       | {"qty": 3}
 
-The sizes on the wire follow from the lines, so a payload can be edited.  A frame that the lines would not
-give back byte for byte (odd spacing, other line ends) is `raw`: its bytes with escapes.
+The sizes on the wire follow from the lines, so a payload can be edited.  A frame that would not
+round-trip byte for byte (odd spacing, other line ends) is `raw`: its bytes with escapes.
 
-A reader raises ValueError with a clause that says what is wrong.
+Readers raise ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ REMARK: Final = "* "
 _PAYLOAD: Final = ("|", "\\ ", "= ", "json ")
 _SIZES: Final = {"size", "header_size"}
 _IN_LINES: Final = (Op.INFO, Op.CONNECT, Op.ERR)
-"""Ops whose arguments stand below them as a payload does."""
+"""Ops whose arguments are written below them like a payload."""
 _FORMS: Final = {
     spec.op: {sum(field not in _SIZES for field in form): form for form in spec.forms.values()}
     for spec in OPS
 }
-"""The fields of each op by their number, which sizes do not count for."""
+"""The fields of each op by their number, sizes not counted."""
 
 
 class FrameText(NamedTuple):
@@ -51,8 +51,7 @@ def leaves_empty(frame: Frame) -> bool:
 def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> FrameText:
     """Return a frame as lines.
 
-    padded: frames of this op have missing fields as empty ones.  pretty: long JSON gets a line for each
-    member.
+    padded: frames of this op write missing fields as empty ones.  pretty: long JSON gets a line per member.
     """
     try:
         words = [word.decode() for word in _words(frame)]
@@ -69,7 +68,7 @@ def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> Fr
 
 
 def dump_raw(data: bytes) -> FrameText:
-    """Return bytes that are no frame as lines."""
+    """Return bytes other than a frame as lines."""
     return FrameText(RAW, dump_escaped(data))
 
 
@@ -80,7 +79,7 @@ def load_frame(line: str, below: list[str], *, padded: bool = False) -> bytes:
     token, *words = line.encode().split(b" ")
     op = BY_TOKEN.get(token)
     if op is None:
-        raise ValueError(f"{token.decode()[:20]!r} is no operation")
+        raise ValueError(f"{token.decode()[:20]!r} is not an operation")
     if len(words) not in (_FORMS[op] if op not in _IN_LINES else (0,)) or not all(words):
         raise ValueError(f"{op.label} is followed by {_expected(op)}")
     count = next((place for place, one in enumerate(below) if one.startswith(_PAYLOAD)), len(below))
@@ -131,7 +130,7 @@ def _line(op: Op, words: list[bytes], padded: bool, frame: Frame) -> bytes:
 
 
 def _header_lines(block: bytes) -> list[str]:
-    """Return the lines of a header block.  Raises ValueError for one that lines do not give back."""
+    """Return the lines of a header block.  Raises ValueError for one that would not round-trip."""
     if not block:
         return []
     first, *lines = block.decode().split("\r\n")
@@ -140,7 +139,7 @@ def _header_lines(block: bytes) -> list[str]:
     lines = lines[:-2] if first == VERSION_LINE.decode() else [first, *lines[:-2]]
     for line in lines:
         if not line.isprintable() or line != line.strip() or line.startswith((*_PAYLOAD, REMARK, "#")):
-            raise ValueError("a header that is no line")
+            raise ValueError("a header that does not fit on a line")
     return lines
 
 
@@ -151,6 +150,6 @@ def _header_block(lines: list[str]) -> bytes:
     for line in lines:
         if ":" not in line:
             raise ValueError(
-                f"{line[:60]!r} is no header (Name: value), and no line of a payload (|, \\, = or json)"
+                f"{line[:60]!r} is neither a header (Name: value) nor a payload line (|, \\, = or json)"
             )
     return b"".join(line.encode() + CRLF for line in (first, *lines, ""))

@@ -6,12 +6,12 @@
 
     client > PUB quotes.acme _INBOX.<inbox>.<quotes.acme>
 
-So two recordings of one conversation differ in their names and hardly elsewhere, and a reader sees which
-request an answer belongs to.  A name comes from the subject of the frame that had the value first, or of the
-request that this frame answers: then a message more changes no other names.
+So two recordings of one conversation differ in little but the values of names, and a reader sees which
+request an answer belongs to.  A name comes from the subject of the first frame with the value, or of the
+request that this frame answers, so that an added message changes no other names.
 
-Replacing is a matter of text, done on finished lines and undone before they are read.  A frame that has
-`<name>` in its own bytes is written with `\\x3c` instead.
+Names are substituted in finished lines, and undone before lines are parsed.  A frame that has `<name>` in its
+own bytes is written with `\\x3c` instead.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from natsproxy.protocol.template import template
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
-_MOST: Final = 10_000  # names of a text, so that memory does not follow the capture
+_MOST: Final = 10_000  # names of a text, which bounds memory
 _LOOKED_AT: Final = 64 << 10  # bytes of a frame
-_STEM: Final = 48  # characters of a name, before what kind of value it is, and its number
+_STEM: Final = 48  # characters of a name, without the suffixes for kind and number
 _VALUE: Final = re.compile(
     rb"(?<![0-9A-Za-z])(?:"
     rb"(?P<nuid>[0-9A-Za-z]{22})(?:[0-9a-f]{4})?"
@@ -76,7 +76,7 @@ class Names:
         return None
 
     def _stem(self, frame: Frame) -> str:
-        """Return a name for what a frame is about."""
+        """Return the stem of a name from the subject of a frame."""
         if not frame.subject:
             return "server" if frame.op == Op.INFO else "client"
         answered = self.by_value.get(frame.subject.rpartition(b".")[2].decode(errors="replace"))
@@ -90,7 +90,7 @@ class Names:
         return _UNLIKE_NAME.sub(b"-", b".".join(words)).decode().strip("-.")[:_STEM] or "message"
 
     def put_in(self, lines: FrameText, frame: Frame | None) -> FrameText:
-        """Return the lines of a frame with names in the place of values."""
+        """Return the lines of a frame with values replaced by their names."""
         if not self.by_value:
             return lines
         if any(name in self._known for one in (lines.line, *lines.below) for name in _NAMED.findall(one)):
@@ -108,7 +108,7 @@ class Names:
 
 
 def with_values(text: str, values: dict[str, str]) -> str:
-    """Return a line with values in the place of their names."""
+    """Return a line with names replaced by their values."""
     if "<" not in text:
         return text
     return _NAMED.sub(lambda found: values.get(found[1], found[0]), text)

@@ -1,4 +1,4 @@
-"""Text to items: one statement at a time, in the memory of the longest one.
+"""Text to items, one statement at a time.
 
 A text is hostile input as a capture is: lengths are bounded, nothing is executed, and every failure is a
 CaptureError that names the line.
@@ -73,7 +73,7 @@ class _ParsedConnection:
 
 
 class TextParser:
-    """Reads a text.  info: its recording, known from the start; `items` yields the rest."""
+    """Reads a text.  info: its recording, read at once; `items` yields the rest."""
 
     def __init__(self, file: IO[bytes], path: Path | str) -> None:
         self.info = SegmentInfo(bytes(_RECORDER), b"", 0, 0)
@@ -100,7 +100,7 @@ class TextParser:
                 yield TimedItem(self._clocks, item)
 
     def _begin(self, statement: Statement) -> None:
-        """Learn from a statement before all others."""
+        """Read a statement of the head (recording, settings, rules, names)."""
         if statement.line == "names":
             names = load_members(statement.below)
             self._names = {name: _text(value, name) for name, value in names.items()}
@@ -108,7 +108,7 @@ class TextParser:
             self.info = _BEGINNING[statement.line](self.info, statement.below)
 
     def _item(self, line: str, below: list[str]) -> Item | None:
-        """Return the item of a statement, None for one that only prepares others."""
+        """Return the item of a statement, None for one that only changes state."""
         word, _, rest = line.partition(" ")
         if line in _BEGINNING or line == "names":
             raise ValueError(f"{line} stands before all connections, once")
@@ -123,11 +123,11 @@ class TextParser:
         elif word in self._connections:
             return self._of(self._connections[word], rest, below)
         else:
-            raise ValueError(f"{word[:60]!r} is no connection; a line `connection LABEL` makes one")
+            raise ValueError(f"{word[:60]!r} is not a connection; a line `connection LABEL` declares one")
         return None
 
     def _pass(self, rest: str) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         offset, _, moment = rest.partition(" ")
         self._t += load_offset(offset)
         if moment:
@@ -136,11 +136,11 @@ class TextParser:
             raise ValueError("a time beyond what a clock shows")
 
     def _declare(self, label: str, below: list[str]) -> None:
-        """Learn a connection."""
+        """Declare a connection."""
         if _LABEL.fullmatch(label) is None:
-            raise ValueError(f"{label[:60]!r} is no label: letters, digits, `_`, `-` and `.`")
+            raise ValueError(f"{label[:60]!r} is not a label: letters, digits, `_`, `-` and `.`")
         if label in self._connections:
-            raise ValueError(f"there is a connection {label} already")
+            raise ValueError(f"connection {label} is already declared")
         members = load_members(below)
         self._conn = _number(members.pop("id", self._conn + 1), "id", least=-_CLOCK)
         padded = frozenset(_text(members.pop("empty-fields", ""), "empty-fields").encode().split())
@@ -179,14 +179,14 @@ class TextParser:
         delay = load_offset(_text(members.pop("delay", "+0ms"), "delay"))
         cause, extra = members.pop("cause", None), members.pop("extra", None)
         if extra is not None and not isinstance(extra, dict):
-            raise ValueError("extra: it is no map")
+            raise ValueError("extra: not a map")
         flags = _flags(members.pop("flags", ""))
         _no_others(members)
         token = line.partition(" ")[0].encode()
         data = load_frame(line, below, padded=token in connection.padded)
         ops = _ops(data, direction, flags)
         if line != RAW and not ops:
-            raise ValueError(f"{token.decode()} is no frame of this direction")
+            raise ValueError(f"{token.decode()} is not a frame of this direction")
         came, went = numbers
         return Frames(
             connection.conn,
@@ -221,7 +221,7 @@ class TextParser:
 
 
 def _recording(info: SegmentInfo, below: list[str]) -> SegmentInfo:
-    """Return the recording with what the lines below `recording` say of it."""
+    """Return the recording, updated from the lines below `recording`."""
     members = load_members(below)
     recorder = _hex(members.pop("recorder", "00" * _RECORDER), "recorder")
     if len(recorder) != _RECORDER:
@@ -241,23 +241,23 @@ _BEGINNING: Final[dict[str, Callable[[SegmentInfo, list[str]], SegmentInfo]]] = 
     "settings": lambda info, below: replace(info, settings=load_members(below)),
     "rules": lambda info, below: replace(info, rules=load_payload(below).decode()),
 }
-"""The statements before all others."""
+"""The statements of the head."""
 
 
 # -- values
 
 
 def _ops(data: bytes, direction: Direction, flags: int) -> int:
-    """Return the op mask of a frame; 0 where it is not whole, and its op is not known."""
+    """Return the op mask of a frame; 0 for an incomplete one, whose op is not known."""
     if flags & ~Flags.REDACTED:
         begun = head(data, direction)
         return 0 if begun is None else begun.op.bit
     try:
         found = list(frames(data, direction))
     except ProtocolError as error:
-        raise ValueError(f"it is no NATS frame: {error}") from None
+        raise ValueError(f"not a NATS frame: {error}") from None
     if len(found) != 1:
-        raise ValueError(f"it is {len(found)} frames, not one")
+        raise ValueError(f"{len(found)} frames, not one")
     return found[0].op.bit
 
 
@@ -272,20 +272,20 @@ def _flags(value: object) -> int:
 
 def _number(value: object, name: str, *, least: int = 0) -> int:
     if type(value) is not int or not least <= value < _CLOCK:
-        raise ValueError(f"{name}: it is no number")
+        raise ValueError(f"{name}: not a number")
     return value
 
 
 def _text(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{name}: it is no text")
+        raise ValueError(f"{name}: not a text")
     return value
 
 
 def _hex(value: object, name: str) -> bytes:
     text = _text(value, name)
     if _HEX.fullmatch(text) is None:
-        raise ValueError(f"{name}: it is no hexadecimal number")
+        raise ValueError(f"{name}: not a hexadecimal number")
     return bytes.fromhex(text)
 
 
@@ -296,7 +296,7 @@ def _no_others(members: dict[Any, Any]) -> None:
 
 @contextmanager
 def _placed(statement: Statement, path: Path | str) -> Iterator[None]:
-    """Give errors the place of their statement."""
+    """Add the line of the statement to errors."""
     try:
         yield
     except ValueError as error:

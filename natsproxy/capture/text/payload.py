@@ -1,10 +1,10 @@
 """Payloads as lines: text as it is, JSON over several lines, escapes, or Base64, whatever reads best.
 
-Pretty JSON has other white space between its tokens, and nothing else differs: numbers, escapes and the order
-of members stay as the program wrote them.  So the two styles of white space that libraries write come back
-exactly: none at all, and one blank behind each `,` and `:`.
+Pretty JSON changes only the white space between tokens: numbers, escapes and the order of members stay as the
+program wrote them.  So the two styles of white space that libraries write round-trip exactly: none at all,
+and one space after each `,` and `:`.
 
-A reader raises ValueError with a clause that says what is wrong.
+Readers raise ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _OPENING: Final = {"{", "["}
 _CLOSING: Final = {"}", "]"}
 _SPACED: Final = {",": ", ", ":": ": "}
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-_SAMPLE: Final = 4096  # characters that show whether escapes are readable
+_SAMPLE: Final = 4096  # characters sampled to decide between escapes and Base64
 _ODD: Final = re.compile(r"[^\x20-\x5b\x5d-\x7e]")
 _PIECE: Final = re.compile(r"(?:\\x[0-9a-f]{2}|\\[rt\\]|[^\\]){0,95}(?:\\x[0-9a-f]{2}|\\[nrt\\]|[^\\])")
-"""A line of escapes, which ends behind a line feed or is long."""
+"""A line of escapes, which ends after a line feed or at its greatest length."""
 _ESCAPE: Final = re.compile(r"\\(x[0-9a-fA-F]{2}|[nrt\\])|\\")
 _BYTES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 JSON: Final = "json"
@@ -90,14 +90,14 @@ def load_payload(lines: list[str]) -> bytes:
         elif sign == JSON and not parts:
             return _load_json("\n".join(lines))
         else:
-            raise ValueError(f"{lines[at][:60]!r} is no line of a payload: |, \\, = or json")
+            raise ValueError(f"{lines[at][:60]!r} is not a payload line: |, \\, = or json")
         at += 1
     return b"".join(parts)
 
 
 def _after(line: str) -> str:
     if line[1:2] not in ("", " "):
-        raise ValueError(f"{line[:60]!r} has no blank behind |")
+        raise ValueError(f"{line[:60]!r} has no blank after |")
     return line[2:]
 
 
@@ -105,7 +105,7 @@ def _encoded(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise ValueError("it is not UTF-8") from None
+        raise ValueError("not UTF-8") from None
 
 
 def _unescaped(text: str) -> bytes:
@@ -115,7 +115,7 @@ def _unescaped(text: str) -> bytes:
         code = found[1]
         if code is None:
             raise ValueError(
-                f"{text[found.start() : found.start() + 4]!r} is no escape: \\n, \\r, \\t, \\\\ or \\xNN"
+                f"{text[found.start() : found.start() + 4]!r} is not an escape: \\n, \\r, \\t, \\\\ or \\xNN"
             )
         parts += (_encoded(text[done : found.start()]), _BYTES.get(code) or bytes.fromhex(code[1:]))
         done = found.end()
@@ -126,7 +126,7 @@ def _decoded(text: str) -> bytes:
     try:
         return base64.b64decode(text.encode(), validate=True)
     except ValueError:
-        raise ValueError("it is no Base64, in groups of four characters") from None
+        raise ValueError("not Base64 in groups of four characters") from None
 
 
 # -- JSON
@@ -138,7 +138,7 @@ def pretty_json(text: str) -> list[str]:
 
 
 def _json_lines(text: str) -> list[str]:
-    """Return JSON with a line for each member; no lines where its bytes would not come back."""
+    """Return JSON with a line for each member; no lines where it would not round-trip."""
     if not text.isprintable() or not _is_json(text):
         return []
     tokens = _TOKEN.findall(text)
@@ -176,9 +176,9 @@ def _load_json(text: str) -> bytes:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        raise ValueError(f"it is no JSON: {error.msg}, at {text[error.pos : error.pos + 30]!r}") from None
+        raise ValueError(f"not JSON: {error.msg}, at {text[error.pos : error.pos + 30]!r}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON: {error}") from None
+        raise ValueError(f"not JSON: {error}") from None
     return _encoded(_joined(_TOKEN.findall(text), _SPACED if style == SPACED else {}))
 
 

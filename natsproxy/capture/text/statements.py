@@ -1,7 +1,6 @@
 """The statements of a text: a line, and the lines below it, which are indented by two blanks.
 
-`write` and `read_statements` are each other's reverse; the words that statements begin with are here, for the
-writer and for the parser.
+`write` and `read_statements` are inverses; the keywords of statements are here, for both writer and parser.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ VERBS: Final[dict[type[Item], str]] = {
     Note: "note",
 }
 RESERVED: Final = frozenset({"recording", "settings", "rules", "names", "connection", "note", "gap"})
-"""Words that begin statements, so no connection is called so."""
+"""Keywords of statements, which cannot be labels of connections."""
 _INDENT: Final = "  "
 _LONGEST: Final = 96 << 20  # bytes of a statement: more than a block holds
 _MOST: Final = 1 << 20  # lines of a statement
@@ -55,9 +54,9 @@ def write(line: str, below: list[str]) -> str:
 
 
 def read_statements(file: IO[bytes], path: Path | str) -> Iterator[Statement]:
-    """Yield the statements of a text, behind its first line.
+    """Yield the statements of a text, after its first line.
 
-    Raises CaptureError for what is no text, UnreadableCapture for a version that this reader does not know.
+    Raises CaptureError for a malformed text, UnreadableCapture for a version that this reader does not know.
     """
     statement: Statement | None = None
     size = 0
@@ -80,19 +79,19 @@ def read_statements(file: IO[bytes], path: Path | str) -> Iterator[Statement]:
 
 
 def _lines(file: IO[bytes], path: Path | str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that mean something, with their numbers."""
+    """Yield the lines except blank lines and comments, with their numbers."""
     number = 0
     while raw := file.readline(_LONGEST + 1):
         number += 1
         if number == 1 and not raw.startswith(MAGIC):
-            raise CaptureError("this is no text of a capture", path=path)
+            raise CaptureError("this is not the text of a capture", path=path)
         if len(raw) > _LONGEST:
             raise _wrong(number, "longer than a line may be", path)
         try:
-            # A line end of Windows is one, too: git may have made it.
+            # CRLF is accepted: git may have converted line ends.
             line = raw.decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError:
-            raise _wrong(number, "it is not UTF-8", path) from None
+            raise _wrong(number, "not UTF-8", path) from None
         if number == 1:
             _check_version(line, path)
         elif line.strip() and not line.startswith("#"):
@@ -110,7 +109,7 @@ def _wrong(number: int, reason: str, path: Path | str) -> CaptureError:
 
 
 def preamble_ordinals(info: dict[str, Any]) -> dict[tuple[Direction, str], int]:
-    """Return the next number of each direction and leg that a preamble tells."""
+    """Return the next ordinal of each direction and leg from a preamble."""
     found = info.get("ordinals")
     return {
         (direction, leg): ordinal

@@ -1,6 +1,6 @@
 """Values and times of the text form: msgpack values as JSON or bare words, offsets, wall clocks.
 
-A reader raises ValueError with a clause that says what is wrong.
+Readers raise ValueError with the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BARE: Final = re.compile(r"[\w.-]+", re.ASCII)
 _MEMBER: Final = re.compile(r'("(?:[^"\\]|\\.)*"|[\w.-]+):(?: (.*))?', re.ASCII)
 _SPECIAL: Final = re.compile(r"[^\x20-\x7e]")
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_YEARS: Final = 250 * 366 * 86_400  # seconds around 1970 that a clock of 64 bits shows
+_YEARS: Final = 250 * 366 * 86_400  # seconds around 1970 within the range of a 64-bit clock
 
 
 def dump_offset(ns: int) -> str:
@@ -35,7 +35,7 @@ def load_offset(text: str) -> int:
     """Return the nanoseconds of an offset."""
     found = _OFFSET.fullmatch(text)
     if found is None or len(found[3] or "") > _UNITS[found[4]]:
-        raise ValueError(f"{_cut(text)} is no offset such as +1.5ms")
+        raise ValueError(f"{_cut(text)} is not an offset such as +1.5ms")
     places = _UNITS[found[4]]
     ns: int = int(found[2]) * 10**places + int((found[3] or "").ljust(places, "0") or 0)
     return -ns if found[1] == "-" else ns
@@ -56,7 +56,7 @@ def load_time(text: str) -> int:
     if found is None:
         if _OFFSET.fullmatch(text):
             return load_offset(text)
-        raise ValueError(f"{_cut(text)} is no time such as 2026-11-22T09:38:51.653Z")
+        raise ValueError(f"{_cut(text)} is not a time such as 2026-11-22T09:38:51.653Z")
     try:
         moment = datetime.datetime.fromisoformat(f"{found[1]}+00:00") - _EPOCH
     except ValueError:
@@ -65,7 +65,7 @@ def load_time(text: str) -> int:
 
 
 def dump_value(value: Any) -> str:
-    """Return a msgpack value: a text as it is where nothing else reads so, JSON otherwise."""
+    """Return a msgpack value as text: a string as it is where that is unambiguous, JSON otherwise."""
     return _dump(_plain(value))
 
 
@@ -88,14 +88,14 @@ def load_members(lines: list[str]) -> dict[Any, Any]:
     for line in lines:
         parts = _MEMBER.fullmatch(line)
         if parts is None:
-            raise ValueError(f"{_cut(line)} is no line such as key: value")
+            raise ValueError(f"{_cut(line)} is not a line such as key: value")
         key = _load(parts[1]) if parts[1].startswith('"') else parts[1]
         if key in found:
-            raise ValueError(f"{_cut(key)} is there twice")
+            raise ValueError(f"{_cut(key)} is given twice")
         found[key] = _load(parts[2] or "")
     rich = _rich(found)
     if not isinstance(rich, dict):
-        raise ValueError("it is no map")
+        raise ValueError("not a map")
     return rich
 
 
@@ -115,7 +115,7 @@ def _load(text: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{_cut(text)} is no JSON: {error}") from None
+        raise ValueError(f"{_cut(text)} is not JSON: {error}") from None
 
 
 def _is_plain(values: dict[Any, Any]) -> bool:
@@ -136,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 def _rich(value: Any) -> Any:
-    """Return the msgpack value that `_plain` made plain."""
+    """Undo `_plain`."""
     if isinstance(value, list):
         return [_rich(one) for one in value]
     if not isinstance(value, dict):

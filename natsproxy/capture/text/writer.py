@@ -1,7 +1,7 @@
 """Items to text: a capture is read twice, first for the names of its connections, then for its items.
 
-Memory follows the number of connections, and the size of a block.  What goes without saying is left out: a
-number that is the next one, a moment that an item shares with the one before it.
+Memory grows with the number of connections and the size of a block.  Defaults are left out: a number that is
+the next one, the time of an item if the one before it has the same.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def survey(reader: CaptureReader, query: Query) -> tuple[dict[ConnectionId, Labe
     connections: dict[ConnectionId, LabelledConnection] = {}
     names = Names()
     wanted: dict[ConnectionId, str] = {}
-    for ref, item in reader.items():  # of all blocks: one that is not wanted may hold the CONNECT
+    for ref, item in reader.items():  # of all blocks: an unselected one may hold the CONNECT
         conn = ref.connection(item)
         if conn is None or (query.conns and conn not in query.conns):
             continue
@@ -110,7 +110,7 @@ def _client_name(connect: Frame) -> str:
 
 
 def _label(name: str, conn: int, taken: set[str]) -> str:
-    """Return a label that nothing else has; it begins like the client's name."""
+    """Return a unique label that begins with the client's name."""
     stem = _UNLIKE_LABEL.sub("-", name)[:_LABEL].strip("-.") or f"conn-{conn}"
     label, number = stem, 1
     while label in taken:
@@ -125,9 +125,9 @@ _ANY: Final = Query()
 
 
 def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY) -> int:
-    """Write the items that `query` asks for as text; return the number of frames.
+    """Write the items that match `query` as text; return the number of frames.
 
-    Raises CaptureError where the capture cannot be read, or holds what a text cannot say.
+    Raises CaptureError where the capture cannot be read, or holds what a text cannot express.
     """
     text = _Text(*survey(reader, query), numbered=query == _ANY)
     empty = True
@@ -144,7 +144,7 @@ def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY) -> in
 
 
 class _Text:
-    """A text while it is written.  numbered: numbers of frames that are not the next ones are told."""
+    """A text being written.  numbered: write numbers of frames that are not the next ones."""
 
     def __init__(
         self, connections: dict[ConnectionId, LabelledConnection], names: Names, *, numbered: bool
@@ -191,7 +191,7 @@ class _Text:
             yield write("names", dump_members({name: value for value, name in self._names.by_value.items()}))
 
     def statements(self, ref: BlockRef, item: Item, query: Query) -> Iterator[str]:
-        """Yield the statements of an item, as far as a query asks for it."""
+        """Yield the statements of an item, as far as it matches a query."""
         if isinstance(item, Frames):
             if query.wants_record(ref, item):
                 for one in frames_of(ref, item):
@@ -276,7 +276,7 @@ class _Text:
 
 
 def _described(segment: Segment) -> dict[str, Any]:
-    """Return what a text tells of a run but the first."""
+    """Return what a text has about a later run."""
     return {
         "recorder": segment.recorder.hex(),
         "boot": segment.boot.hex(),

@@ -8,7 +8,7 @@ cdef enum:
 
 
 cdef struct Run:
-    # Whole untouched frames of one direction, which came and went at `t`.
+    # Whole unchanged frames of one direction, received and sent at `t`.
     uint64_t conn
     int direction
     const unsigned char *data
@@ -21,7 +21,7 @@ cdef struct Run:
 
 
 cdef struct Changed:
-    # One frame that a rule dropped, or put another in the place of: it came, and what went has a record of its own.
+    # A frame that a rule dropped or replaced, as received; its replacement has its own record.
     uint64_t conn
     int direction
     int op
@@ -33,13 +33,13 @@ cdef struct Changed:
 
 
 cdef class RunFilter:
-    # Add what is wanted of a run to a block; False without memory.
+    # Add the selected part of a run to a block; False if out of memory.
     cdef bint put(self, BlockBuilder to, const Run *run) noexcept nogil
 
 
 cdef class BlockBuilder:
     # One thread owns a builder, the loop's.  That thread may read the public fields without the interpreter
-    # lock.  `size` and `items` are of the block that is built; `mono0` (in the proxy's clock) and `wall0` are
+    # lock.  `size` and `items` are of the current block; `mono0` (in the proxy's clock) and `wall0` are
     # its clocks in ns.
     cdef readonly int64_t mono0, wall0
     cdef readonly Py_ssize_t size
@@ -59,23 +59,23 @@ cdef class BlockBuilder:
     cdef object filter
     cdef RunFilter run_filter
 
-    # Add what the filter leaves of whole untouched frames, which came and went at `t` (the proxy's clock, in
-    # ns); the data are copied.  While the builder drops records they are counted as missed.  A block that has
-    # not begun begins at `t`.  False: there is no memory, and the run is not in the block.
+    # Add the filtered part of whole unchanged frames, received and sent at `t` (the proxy's clock, in ns); the
+    # data are copied.  While the builder drops records they are counted as missed.  A block that has not begun
+    # begins at `t`.  False: out of memory, and the run is not in the block.
     cdef bint add_run(
         self, uint64_t conn, int direction, const unsigned char *data, Py_ssize_t size, Py_ssize_t frames,
         uint32_t ops, uint64_t in_first, int64_t t, uint64_t out_first
     ) noexcept nogil
     cdef bint keeps_everything(self) except -1
-    # Add the frame that came, or the one that went in its place: `head` and then `data`.  No filter is asked.
+    # Add the received frame, or the one sent in its place: `head` and then `data`, without filtering.
     cdef bint add_changed(
         self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
         const unsigned char *data, Py_ssize_t size
     ) noexcept nogil
-    # True if it is time to seal the block.  It takes more records all the same.
+    # True if it is time to seal the block, which still accepts records.
     cdef bint full(self) noexcept nogil
 
-    # Add the record of a run without asking the filter, as it is: with `flags` and the msgpack of `extra`.
+    # Add the record of a run without filtering: with `flags` and the msgpack of `extra`.
     cdef bint append(self, const Run *run, int flags, const unsigned char *extra, Py_ssize_t extra_size) noexcept nogil
     cdef int add_kept(self, item) except -1
 

@@ -2,8 +2,8 @@
 """Blocks built in C: the compiled twin of `_builder_py.py`, which makes the same bytes.
 
 A block's body is one piece of memory.  Runs are written into it without the interpreter lock; every other item
-is packed by msgpack and copied.  Sealing hands the memory to a `SealedBlock`; the writer's thread makes the
-rest of the summary from it (`_first_tokens.pxd`), and its memory is used again for a later block.
+is packed by msgpack and copied.  Sealing hands the memory to a `SealedBlock`; the writer's thread computes the
+rest of the summary from it (`_first_tokens.pxd`), and its memory is reused for a later block.
 
 Nothing here holds a lock: a builder belongs to the loop's thread, and the list of free memory is touched under
 the interpreter lock only.
@@ -27,8 +27,8 @@ from natsproxy.capture.write.first_tokens import MOST, parsed
 cdef enum:
     HEAD = 64                   # the most bytes before the data of a run's record
     SIZE_MAX = 0x7FFFFFFF       # of the data of one record
-    MARGIN = 1 << 18            # beyond the size at which a block is sealed: its last record
-    FREE_MOST = 16              # pieces of memory that wait to be used again
+    MARGIN = 1 << 18            # room for the last record beyond the size at which a block is sealed
+    FREE_MOST = 16              # free pieces of memory kept for reuse
 
 cdef Py_ssize_t FULL = BLOCK_SIZE
 cdef Py_ssize_t ROOM = BLOCK_SIZE + MARGIN
@@ -39,7 +39,7 @@ cdef object _Frames = Frames
 
 
 cdef unsigned char *take_memory():
-    """Return memory of `ROOM` bytes that is free, NULL if there is none."""
+    """Return free memory of `ROOM` bytes, NULL if there is none."""
     global free_count
     if free_count == 0:
         return NULL
@@ -94,7 +94,7 @@ cdef inline Py_ssize_t put_signed(unsigned char *p, int64_t value) noexcept nogi
 
 
 cdef inline Py_ssize_t put_nothing(unsigned char *p) noexcept nogil:
-    """Write the ordinal and the time of a leg that a frame did not pass."""
+    """Write nil for the ordinal and the time of a leg that a frame did not pass."""
     p[0] = p[1] = 0xC0
     return 2
 
@@ -110,7 +110,7 @@ cdef inline Py_ssize_t put_text(unsigned char *p, const unsigned char *text, Py_
 
 
 cdef class SealedBlock:
-    """A block that is ready to be written; its summary is made when it is first asked for."""
+    """A block that is ready to be written; its summary is computed on first use."""
 
     cdef unsigned char *data
     cdef Py_ssize_t room
@@ -156,7 +156,7 @@ cdef class SealedBlock:
         return sorted(found) if len(found) <= MOST and all(len(token) <= MOST for token in found) else None
 
     cdef object _by_python(self, Walk *state):
-        """Return the tokens of an item that C does not read, by the pure parser."""
+        """Return the tokens of an item that C does not read, found by the pure parser."""
         cdef bytes raw
         if state.plain:
             raw = PyBytes_FromStringAndSize(
@@ -190,7 +190,7 @@ cdef class BlockBuilder:
 
     @property
     def begun(self):
-        """True while the block that is built has items."""
+        """True while the current block has items."""
         return self.items > 0
 
     def begin(self, int64_t mono, int64_t wall):
@@ -198,11 +198,11 @@ cdef class BlockBuilder:
         self.mono0, self.wall0, self.started = mono, wall, True
 
     def drop(self):
-        """Count items from now on, and keep none."""
+        """Count items instead of keeping them."""
         self.dropping = True
 
     def keep(self):
-        """Keep items again; return what was missed, None if that is nothing."""
+        """Keep items again; return what was missed, None if nothing was."""
         missed = Missed(self.missed_first, self.missed_last, self.missed_frames, self.missed_bytes)
         nothing = self.missed == 0
         self.dropping = False
@@ -211,7 +211,7 @@ cdef class BlockBuilder:
         return None if nothing else missed
 
     def put(self, item):
-        """Add what the filter leaves of an item; `begin` was called."""
+        """Add the filtered parts of an item; requires `begin`."""
         if type(item) is _Frames and self._add_run_of(<tuple>item, True):
             return
         if self.filter is None or self.filter.passes(item):
@@ -221,7 +221,7 @@ cdef class BlockBuilder:
                 self.add(kept)
 
     def add(self, item):
-        """Add an item; `begin` was called."""
+        """Add an item; requires `begin`."""
         cdef int64_t rel
         if type(item) is _Frames:
             if not self._add_run_of(<tuple>item, False):
@@ -381,7 +381,7 @@ cdef class BlockBuilder:
         self.missed_bytes += size
 
     def seal(self):
-        """Return the block and start anew."""
+        """Return the block and start a new one."""
         cdef SealedBlock block = SealedBlock.__new__(SealedBlock)
         conns = self.odd_conns.union(self.conns[i] for i in range(self.conn_count))
         block.facts = [
@@ -404,7 +404,7 @@ cdef class BlockBuilder:
         return block
 
     cdef bint _add_run_of(self, tuple item, bint filtered) except -1:
-        """Add a record that is a run, untouched and on its way at once; False for any other."""
+        """Add a record that is a run, unchanged and undelayed; False for any other."""
         cdef Run run
         cdef Py_buffer data
         cdef bint added

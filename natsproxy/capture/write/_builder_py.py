@@ -1,4 +1,4 @@
-"""Blocks in pure Python (`builder.py` says what they promise), without copying large pieces of data.
+"""Blocks in pure Python (see `builder.py` for the interface), without copying large pieces of data.
 
 A block's body is a list of buffers: packed fields, then the data as it was received, and so on.  Small pieces
 share one buffer, since each holds the memory of the read that it came with.  The first tokens of a block are
@@ -19,12 +19,12 @@ from natsproxy.capture.format.records import Frames, Item, encode
 BLOCK_SIZE = 1 << 20
 _MAX_CONNS = 64
 _COPIED = 16_384  # bytes up to which a piece is copied
-_DATA = 10  # the place of the data among the fields of a record
+_DATA = 10  # index of the data among the fields of a record
 _BIN = struct.Struct(">BI")
 
 
 class Filter(Protocol):
-    """A choice of items, as `capture/filter/recording_filter.py` makes it.
+    """A filter of items, as `capture/filter/recording_filter.py` has it.
 
     native: its compiled twin for runs, None where there is none.
     """
@@ -32,11 +32,11 @@ class Filter(Protocol):
     native: Any
 
     def passes(self, item: Item) -> bool:
-        """True if `apply` would return just this item and learn nothing from it."""
+        """True if `apply` would return the item unchanged and update no state."""
         ...
 
     def apply(self, item: Item) -> Iterable[Item]:
-        """Return what is to be written of an item."""
+        """Return the parts of an item that are to be written."""
         ...
 
 
@@ -68,7 +68,7 @@ def frames_head(pack: Any, item: Frames, mono0: int) -> bytes:
     """Return the fields of a record before its data, and the head of the data."""
     fields = encode(item, mono0)
     head: bytes = pack(fields[:_DATA])
-    # The array is longer by the data, a bin (c6), and what is behind them.
+    # The array also has the data, a bin (c6), and what follows them.
     return bytes((head[0] + len(fields) - _DATA,)) + head[1:] + _BIN.pack(0xC6, len(item.data))
 
 
@@ -82,7 +82,7 @@ class BlockBuilder:
     size: int = 0
     dropping: bool = False
     _buffers: list[bytes | bytearray | memoryview] = field(default_factory=list)
-    _small: bytearray = field(default_factory=bytearray)  # what comes behind `_buffers`
+    _small: bytearray = field(default_factory=bytearray)  # what follows `_buffers`
     _items: int = 0
     _frames: int = 0
     _ops: int = 0
@@ -98,20 +98,20 @@ class BlockBuilder:
 
     @property
     def begun(self) -> bool:
-        """True while the block that is built has items."""
+        """True while the current block has items."""
         return self._items > 0
 
     def drop(self) -> None:
-        """Count items from now on, and keep none."""
+        """Count items instead of keeping them."""
         self.dropping = True
 
     def keep(self) -> Missed | None:
-        """Keep items again; return what was missed, None if that is nothing."""
+        """Keep items again; return what was missed, None if nothing was."""
         missed, self._missed, self.dropping = self._missed, None, False
         return missed
 
     def put(self, item: Item) -> None:
-        """Add what the filter leaves of an item; `begin` was called."""
+        """Add the filtered parts of an item; requires `begin`."""
         if self.filter is None or self.filter.passes(item):
             self.add(item)
         else:
@@ -119,7 +119,7 @@ class BlockBuilder:
                 self.add(kept)
 
     def add(self, item: Item) -> None:
-        """Add an item; `begin` was called."""
+        """Add an item; requires `begin`."""
         if self.dropping:
             self._miss(item)
         elif isinstance(item, Frames):
@@ -166,7 +166,7 @@ class BlockBuilder:
             self._conns.add(conn)
 
     def seal(self) -> SealedBlock:
-        """Return the block and start anew."""
+        """Return the block and start a new one."""
         conns = sorted(self._conns) if len(self._conns) <= _MAX_CONNS else None
         summary = [
             self.mono0,

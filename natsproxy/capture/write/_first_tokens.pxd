@@ -20,22 +20,22 @@ cdef enum:
 
 cdef struct Tokens:
     int count
-    bint lost                   # there is one too many, or one that is too long
+    bint lost                   # too many tokens, or one is too long
     unsigned char slot[SLOTS]   # 1 + the place of a token; 0: free
     unsigned char size[MOST]
     unsigned char text[MOST][MOST]
 
 
 cdef struct Seen:
-    # A message that was read: the next one often has the same control line, and then the same token.
+    # The last message: the next one often has the same control line, and then the same token.
     const unsigned char *line
     Py_ssize_t size             # of the line; 0: there was none
-    Py_ssize_t whole            # of the frame, as far as it is there
+    Py_ssize_t whole            # of the frame, as far as it is present
 
 
 cdef struct Walk:
     Body body
-    Py_ssize_t item             # where the item begins that is to be read by others; the end: none is left
+    Py_ssize_t item             # start of the item to be read by Python; the end of the body: none is left
     Py_ssize_t at               # where it ends
     bint plain                  # it is `record`
     Record record
@@ -78,7 +78,7 @@ cdef inline bint is_like(const unsigned char *p, const Seen *seen) noexcept nogi
 
 
 cdef inline bint gather(Tokens *tokens, const unsigned char *p, Py_ssize_t at, Py_ssize_t stop, bint s2c) noexcept nogil:
-    """Note the first tokens of whole frames; False where a frame is no ordinary one."""
+    """Note the first tokens of whole frames; False at a frame that is not ordinary."""
     cdef Row row
     cdef Seen seen
     cdef Py_ssize_t start, size, end
@@ -102,7 +102,7 @@ cdef inline bint gather(Tokens *tokens, const unsigned char *p, Py_ssize_t at, P
 
 
 cdef inline bint gather_head(Walk *walk, const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
-    """Note the first token of a message frame whose payload may be cut; False where it is no ordinary one."""
+    """Note the first token of a message frame whose payload may be cut; False if it is not ordinary."""
     cdef Row row
     cdef Py_ssize_t start, end
     if walk.head.whole == size and is_like(p, &walk.head):
@@ -125,7 +125,7 @@ cdef inline void begin_walk(Walk *walk, const unsigned char *p, Py_ssize_t lengt
 
 
 cdef inline void walk(Walk *walk) noexcept nogil:
-    """Go on to the next item that others must read, or to the end."""
+    """Advance to the next item that Python must read, or to the end."""
     cdef const unsigned char *p = walk.body.p
     cdef Record *record = &walk.record
     cdef bint read

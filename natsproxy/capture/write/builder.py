@@ -5,7 +5,7 @@ There are two of them with one interface and the same bytes: `_block` (compiled 
 compiler chooses the other, which does not know the first tokens of a block.  Both are always tested, against
 each other.
 
-A builder packs items and counts; joining, checksum, compression and the first tokens are left to the writer's
+A builder packs and counts items; joining, checksum, compression and the first tokens are left to the writer's
 thread.  While it *drops*, it counts the items that it is given and keeps none.
 """
 

@@ -1,8 +1,8 @@
-"""The first subject tokens of a block, by which a reader passes over blocks that it need not open.
+"""The first subject tokens of a block, by which a reader skips blocks without opening them.
 
-Runs hold thousands of frames that nobody else looks at, so only the compiled code looks into them
-(`_first_tokens.pxd`); the few records that are something else (a CONNECT, a cut frame) are read here, by the
-pure parser.  Without compiled code the tokens are not known, and no block is passed over for its subjects.
+Runs hold thousands of unparsed frames, so only the compiled code reads them (`_first_tokens.pxd`); the few
+other records (a CONNECT, a cut frame) are read here, by the pure parser.  Without compiled code the tokens
+are not known, and no block is skipped for its subjects.
 """
 
 from __future__ import annotations

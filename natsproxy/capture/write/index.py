@@ -1,10 +1,10 @@
 """The index of a segment: the summaries of its blocks, and its last bytes.
 
-The rows are kept as they are written: in a recording of quiet traffic blocks are small and many, and as
-objects their summaries would take ten times the memory that they take on the disk.
+The rows are kept packed: a recording of quiet traffic has many small blocks, whose summaries would take ten
+times as much memory as objects.
 
-An index is one block, so its size has a limit.  `FULL` is half of it: there a recorder begins the next
-segment.  A segment that goes on beyond the limit has no index, and is read from header to header.
+An index is one block, so its size has a limit.  At `FULL`, half of it, a recorder begins the
+next segment.  A segment beyond the limit has no index, and is read from header to header.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import msgpack
 from natsproxy.capture.format.blocks import BODY_MAX, END, FOOTER, BlockKind, header
 
 FULL: Final = BODY_MAX // 2
-"""Bytes of the index of a segment that is to end."""
-_HEAD: Final = 5  # bytes that the array has before its rows, at most
+"""Size of the index, in bytes, at which a segment is to end."""
+_HEAD: Final = 5  # the most bytes of the array before its rows
 
 
 class Index:

@@ -6,16 +6,17 @@ cut back to its last whole block, and CaptureError is raised.  The caller may tr
 goes to the same file once a full disk has room, and to a new segment where the file was removed or cannot be
 used.
 
-From its first segment until `close` a capture always has a segment without an index: a new segment is there
-before the one before it gets its index.  So whatever ends the writing, and at whatever moment, the files
-themselves say that the capture was not closed.
+From its first segment until `close` a capture always has a segment without an index: a new segment is created
+before the previous one gets its index.  So after a crash at any moment the files show that the capture was
+not closed.
 
-Written blocks leave the kernel's page cache soon: a capture that nobody reads now must not take the memory of
-others, and fresh pages for all of it would cost more processor time than everything else here (several times
-as much on virtual machines that give unused pages back to their host).  It also keeps the final fsync short.
+Written blocks are soon dropped from the kernel's page cache: a capture that is not being read must not take
+memory from others, and fresh pages for all of it would cost more processor time than everything else here
+(several times as much on virtual machines that return unused pages to their host).  It also keeps the final
+fsync short.
 
-A segment's file goes through these states: open; open and torn (a part of a block stands behind the last
-whole one, and is cut off before the next write); open and broken (nothing more can be written to it: the next
+A segment's file goes through these states: open; open and torn (a partial block follows the last whole one,
+and is truncated before the next write); open and broken (nothing more can be written to it: the next
 block goes to a new segment); closed with its index, or left without one.
 """
 
@@ -41,9 +42,9 @@ from natsproxy.capture.write.index import Index
 from natsproxy.errors import CaptureError
 
 _IOV_MAX = 1000  # below the kernel's 1,024
-_BEHIND = 8 << 20  # bytes after which the kernel is told to write, and to forget what it has written
-_FORGOTTEN = 64 << 20  # bytes behind which nothing is to be forgotten any more
-_NAMES = 10_000  # names that are tried for a capture beside others
+_BEHIND = 8 << 20  # bytes after which the kernel is told to write, and to drop written pages
+_FORGOTTEN = 64 << 20  # bytes before the end beyond which all pages were dropped already
+_NAMES = 10_000  # names that are tried where others are taken
 
 Buffer = bytes | bytearray | memoryview
 """A body in one piece."""
@@ -81,7 +82,7 @@ class _SegmentFile:
 
     @property
     def removed(self) -> bool:
-        """True if the file has no name any more."""
+        """True if the file was unlinked."""
         return not os.fstat(self._fd).st_nlink
 
     @property
@@ -90,7 +91,7 @@ class _SegmentFile:
         return not (self.broken or self.removed)
 
     def append(self, parts: Parts) -> None:
-        """Write all of some bytes.  Raises CaptureError; then nothing of them counts."""
+        """Write bytes as a whole.  Raises CaptureError; then none of them count."""
         written = 0
         try:
             if self._torn:
@@ -112,7 +113,7 @@ class _SegmentFile:
             self._write_behind()
 
     def _write_behind(self) -> None:
-        """Let the kernel begin to write what is new, and forget what is on the disk."""
+        """Start write-back of new pages, and drop those that are on the disk."""
         first = max(0, self.size - _FORGOTTEN)
         self._behind = self.size
         if hasattr(os, "posix_fadvise"):
@@ -121,7 +122,7 @@ class _SegmentFile:
 
     def _tear(self) -> None:
         self._torn = True
-        with suppress(OSError):  # it is tried again before the next write
+        with suppress(OSError):  # retried before the next write
             self._cut_back()
 
     def _cut_back(self) -> None:
@@ -141,13 +142,13 @@ class _SegmentFile:
         return total
 
     def finish(self) -> None:
-        """Write index and footer, sync and close.  Raises CaptureError; then the file stays open without."""
+        """Write index and footer, sync and close.  Raises CaptureError; then the file stays open."""
         whole = self.size
         self.append(self.index.ending(whole))
         try:
             os.fsync(self._fd)
         except OSError as error:
-            # The kernel reports a failed write-back once and then forgets it: another fsync would lie.
+            # The kernel reports a failed write-back only once: another fsync would falsely succeed.
             self.size, self.broken = whole, True
             self._tear()
             raise CaptureError(f"cannot write the capture: {error.strerror}", path=self.path) from None
@@ -161,13 +162,13 @@ class _SegmentFile:
 
     def discard(self) -> None:
         """Close the file and remove it, if it still has its name."""
-        with suppress(OSError):  # it may be gone already, and another file may have its name
+        with suppress(OSError):  # it may be gone, or its name taken by another file
             if os.path.samestat(self.path.stat(), os.fstat(self._fd)):
                 self.path.unlink()
         self._release()
 
     def _release(self) -> None:
-        with suppress(OSError):  # it is synced, or its failure was raised already
+        with suppress(OSError):  # already synced, or its failure was raised
             os.close(self._fd)
 
 
@@ -178,7 +179,7 @@ class CaptureWriter:
     """
 
     def __init__(self, path: Path, info: SegmentInfo, *, compression: str = "none") -> None:
-        if path.suffix == ".txt":  # else it would become a folder of that name
+        if path.suffix == ".txt":  # otherwise it would become a folder of that name
             raise CaptureError(
                 "record to x.ncap or a folder; `capture export --text` makes a text of it", path=path
             )
@@ -194,7 +195,7 @@ class CaptureWriter:
 
     @property
     def size(self) -> int:
-        """The bytes of the present segment, whole blocks all of them."""
+        """The size of the current segment, in whole blocks."""
         return self._open.size if self._open is not None else 0
 
     def full(self, size: int) -> bool:
@@ -204,8 +205,8 @@ class CaptureWriter:
     def open_segment(self, info: SegmentInfo | None = None) -> Path:
         """Begin the next segment, and close the one before it.
 
-        Raises CaptureError.  Then a call with the same `info` goes on where this one failed; and if there is
-        none, blocks go to the segment that could be opened last.
+        Raises CaptureError.  Then a call with the same `info` resumes where this one failed; without one,
+        blocks go to the last segment that could be opened.
         """
         self._end()
         present = self._open
@@ -215,7 +216,7 @@ class CaptureWriter:
         return present.path
 
     def _begin(self, info: SegmentInfo) -> _SegmentFile:
-        """Make a new segment the present one."""
+        """Make a new segment the current one."""
         before = self._open
         number = self.segment + 1
         if before is not None and not before.usable and not before.index.blocks:
@@ -247,14 +248,14 @@ class CaptureWriter:
                 continue
             except OSError as error:
                 raise CaptureError(f"cannot create the capture: {error.strerror}", path=path) from None
-            # It says that the segment is being written (`net/retention.py`), and ends with this process.
+            # The lock marks the segment as being written (`net/retention.py`), and ends with this process.
             with suppress(OSError):  # not every file system has locks
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return _SegmentFile(path, fd, info, number)
         raise CaptureError("cannot create the capture: all names like it are taken", path=self.path)
 
     def _names(self, info: SegmentInfo, number: int) -> Iterator[Path]:
-        """Yield names for a segment, of which each sorts behind all names of this run."""
+        """Yield names for a segment, each of which sorts after all names of this run."""
         if self.single and self.segment < 0:
             yield self.path
         for _ in range(_NAMES):
@@ -265,7 +266,7 @@ class CaptureWriter:
                 yield names.in_folder(self.path, self._named, info.recorder, number)
 
     def _end(self) -> None:
-        """See the segment before the present one off."""
+        """Finish the segment before the current one."""
         ended = self._ended
         if ended is None:
             return
@@ -286,11 +287,11 @@ class CaptureWriter:
             self.open_segment(replace(self.info, wall=block.summary[1], mono=block.summary[0]))
         assert self._open is not None
         flags = 0
-        # In one piece: each call that releases the interpreter lock costs a wait for it afterwards.
+        # In one piece: each call that releases the interpreter lock has to wait for it afterwards.
         body: Buffer = block.buffers[0] if len(block.buffers) == 1 else b"".join(block.buffers)
         if self._compress is not None:
             compressed = self._compress(body)
-            # A reader refuses one that holds too much for its size.
+            # A reader refuses a block that expands too much for its size.
             if not holds_more(body, block.summary[5], allowed(len(compressed))):
                 body, flags = compressed, ZSTD
         self._open.add(flags, block.summary, body)
@@ -313,7 +314,7 @@ class CaptureWriter:
         self._open = None
 
     def abandon(self) -> None:
-        """Close what is open without an index: that says that the capture was not closed."""
+        """Close all files without an index, which shows that the capture was not closed."""
         for file in (self._ended, self._open):
             if file is not None:
                 file.leave()

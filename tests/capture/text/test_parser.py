@@ -69,40 +69,40 @@ def test_line_ends_of_windows_and_comments_mean_nothing() -> None:
 WRONG = {
     "a > PUB\n": (4, "PUB is followed by SUBJECT or SUBJECT REPLY"),
     "a > PUB x y z\n": (4, "PUB is followed by"),
-    "a > PUB x\n  hello\n": (4, "'hello' is no header"),
+    "a > PUB x\n  hello\n": (4, "'hello' is neither a header"),
     "a > PUB x\n  K: v\n": (4, "PUB has no headers (HPUB and HMSG have)"),
-    "a > PUB x\n  json {1}\n": (4, "it is no JSON"),
-    "a > PUB x\n  \\ \\q\n": (4, "no escape"),
-    "a > PUB x\n  = A\n": (4, "no Base64"),
-    "a > PUB x\n  | y\n  K: v\n": (4, "'K: v' is no line of a payload"),
+    "a > PUB x\n  json {1}\n": (4, "not JSON"),
+    "a > PUB x\n  \\ \\q\n": (4, "not an escape"),
+    "a > PUB x\n  = A\n": (4, "not Base64"),
+    "a > PUB x\n  | y\n  K: v\n": (4, "'K: v' is not a payload line"),
     "a > MSG x 1\n": (4, "c2s"),
     "a > SUB x x x x\n": (4, "SUB is followed by SUBJECT SID or SUBJECT QUEUE SID"),
     "a > PING\n  | x\n": (4, "PING has no payload"),
-    "a > NOP\n": (4, "'NOP' is no operation"),
+    "a > NOP\n": (4, "'NOP' is not an operation"),
     "a > raw\n  \\ PING\\r\\nPING\\r\\n\n": (4, "2 frames, not one"),
-    "a > raw\n  \\ PIN\n": (4, "no NATS frame"),
+    "a > raw\n  \\ PIN\n": (4, "not a NATS frame"),
     "a < INFO\n  \\ {\\r\\n}\n": (4, "one line"),
     "a ? PING\n": (4, "a connection is followed by one of > FRAME"),
-    "b > PING\n": (4, "'b' is no connection"),
-    "connection a\n": (4, "there is a connection a already"),
-    "connection a b\n": (4, "no label"),
-    "@ later\n": (4, "no offset such as +1.5ms"),
-    "@ +1.5ns\n": (4, "no offset"),
+    "b > PING\n": (4, "'b' is not a connection"),
+    "connection a\n": (4, "connection a is already declared"),
+    "connection a b\n": (4, "not a label"),
+    "@ later\n": (4, "not an offset such as +1.5ms"),
+    "@ +1.5ns\n": (4, "not an offset"),
     "@ +9999999999999999999s\n": (4, "beyond what a clock shows"),
     "@ +1s 2026-13-01T00:00:00Z\n": (4, "does not exist"),
-    "@ +1s today\n": (4, "no time such as"),
-    "a > PING\n  * in: -1\n": (4, "in: it is no number"),
-    "a > PING\n  * out: 1.5\n": (4, "out: it is no number"),
+    "@ +1s today\n": (4, "not a time such as"),
+    "a > PING\n  * in: -1\n": (4, "in: not a number"),
+    "a > PING\n  * out: 1.5\n": (4, "out: not a number"),
     "a > PING\n  * flags: LOST\n": (4, "flags: CUT, TRUNCATED"),
-    "a > PING\n  * extra: 1\n": (4, "extra: it is no map"),
+    "a > PING\n  * extra: 1\n": (4, "extra: not a map"),
     "a > PING\n  * colour: red\n": (4, "'colour' is unknown here"),
-    "a > PING\n  * cause: x\n  * cause: x\n": (4, "'cause' is there twice"),
-    "a opened\n  client\n": (4, "no line such as key: value"),
-    "a opened\n  client: [\n": (4, "no JSON"),
-    "a opened\n  client: " + "[" * 100_000 + "\n": (4, "no JSON"),
+    "a > PING\n  * cause: x\n  * cause: x\n": (4, "'cause' is given twice"),
+    "a opened\n  client\n": (4, "not a line such as key: value"),
+    "a opened\n  client: [\n": (4, "not JSON"),
+    "a opened\n  client: " + "[" * 100_000 + "\n": (4, "not JSON"),
     "recording\n": (4, "recording stands before all connections"),
     "names\n  x: y\n": (4, "names stands before all connections"),
-    "a > opaque x\n": (4, "opaque: it is no number"),
+    "a > opaque x\n": (4, "opaque: not a number"),
     " a > PING\n": (4, "indented by two blanks"),
     "\ta > PING\n": (4, "indented by two blanks"),
 }
@@ -120,13 +120,13 @@ def test_a_mistake_is_named_with_its_line(text: str) -> None:
 def test_other_versions_and_other_files_are_refused() -> None:
     with pytest.raises(UnreadableCapture, match="upgrade natsproxy"):
         items("natsproxy text 2\n")
-    with pytest.raises(CaptureError, match="no text of a capture"):
+    with pytest.raises(CaptureError, match="not the text of a capture"):
         items("hello\n")
-    with pytest.raises(CaptureError, match="line 2: it is not UTF-8"):
+    with pytest.raises(CaptureError, match="line 2: not UTF-8"):
         items(FIRST_LINE.encode() + b"\n\xff\n")
     with pytest.raises(CaptureError, match="line 2: it is indented"):
         items(f"{FIRST_LINE}\n  | x\n")
-    with pytest.raises(CaptureError, match="line 2: x: it is no text"):
+    with pytest.raises(CaptureError, match="line 2: x: not a text"):
         items(f"{FIRST_LINE}\nnames\n  x: 1\n")
     with pytest.raises(CaptureError, match="line 2: recorder"):
         items(f"{FIRST_LINE}\nrecording\n  recorder: xyz\n")
@@ -168,7 +168,9 @@ def test_damaged_texts_are_read_or_refused(path: Path) -> None:
         except CaptureError as error:
             refused.append(str(error))
     assert 5 < len(refused) < 60
-    assert all(re.match(r"x\.nats\.txt: line \d+: |x\.nats\.txt: this is no text", one) for one in refused)
+    assert all(
+        re.match(r"x\.nats\.txt: line \d+: |x\.nats\.txt: this is not the text", one) for one in refused
+    )
 
 
 def test_secrets_written_by_hand_go_no_further() -> None:
