@@ -1,4 +1,4 @@
-"""The latest firings of a proxy's rules, for those who look."""
+"""The latest firings of a proxy's rules."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class FiringLog:
             self._news.set()
 
     def after(self, number: int) -> list[Fired]:
-        """Return the firings behind a number, as far as they are kept, oldest first."""
+        """Return the firings after a number, as far as they are kept, oldest first."""
         wanted = min(self.total - number, len(self._ring))
         return [self._ring[index] for index in range(len(self._ring) - wanted, len(self._ring))]
 
     async def wait(self) -> None:
-        """Wait until there is another one."""
+        """Wait for the next firing."""
         if not self._awaited:
             self._awaited, self._news = True, trio.Event()
         await self._news.wait()

@@ -1,10 +1,10 @@
-"""The guard of the admin API and of Toxiproxy's: it wants the token, and no page of another site.
+"""The guard of the admin API and of Toxiproxy's: it checks the token, and refuses pages of other sites.
 
-A browser on the same machine reaches loopback, so that any page which it shows could try: by a name that its
-owner lets point at 127.0.0.1 (`Host` tells), or by a form or script of its own (`Origin` and `Sec-Fetch-Site`
-tell).  Clients of Toxiproxy reach a server on another machine by a name of their network: such a name, or an
-address, is no site's.  Browsers bring the cookie of a session instead of the token; a page on another port of
-the same host makes them bring it as well, so the two headers count for reading, too.
+A browser on the same machine can reach loopback, so any page that it shows could try: by DNS rebinding
+(caught by `Host`), or by cross-site forms and scripts (caught by `Origin` and `Sec-Fetch-Site`).  Clients of
+Toxiproxy reach a server on another machine by a name of their network: such a name, or an address, belongs to
+no public site.  Browsers send a session cookie instead of the token, also for a page on another port of the
+same host, so the two headers are checked for reads, too.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from natsproxy.config.endpoints import HttpListener
 
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _PRIVATE: Final = (".internal", ".local", ".localhost")
-"""The ends of names that are in no public DNS, and so lead no browser from a page of another site."""
+"""Suffixes of names outside public DNS, which another site cannot rebind."""
 _OWN: Final = ("", "none", "same-origin")
-"""The values of Sec-Fetch-Site that come from no browser, from a person, and from our page."""
+"""The accepted values of Sec-Fetch-Site: absent (not a browser), typed by a person, our own page."""
 _HOST: Final = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::[0-9]*)?")
 _OTHER_SITES: Final = "pages of other sites may not use the admin API"
 _HEADERS: Final = [
@@ -35,11 +35,11 @@ _HEADERS: Final = [
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"referrer-policy", b"no-referrer"),
 ]
-"""Headers of every answer: it is data for programs, whatever the peers of the proxy wrote into it."""
+"""Headers of every answer: it is never to be rendered, since peers of the proxy chose its content."""
 
 
 class Guard:
-    """An application that asks for the token, and refuses strangers, before another one.
+    """An ASGI wrapper that checks the token, and refuses requests of other sites.
 
     token: "" for none.  hosts: further names under which clients reach the listener.  private: so are all IP
     addresses, and all names that are in no public DNS.  open_paths: those that need no token.  sessions: of
@@ -79,13 +79,13 @@ class Guard:
             await self._app(scope, receive, with_headers)
             return
         status, text = refusal
-        headers = {"Connection": "close"}  # a body may be on its way, and strangers get no time for it
+        headers = {"Connection": "close"}  # a body may follow, and unauthorized clients get no time for it
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         await JSONResponse({"error": text}, status, headers)(scope, receive, with_headers)
 
     def holds(self, scope: MutableMapping[str, Any]) -> bool:
-        """Tell whether a request may keep a place of the server: not what everybody may send."""
+        """Tell whether a request may hold its connection: not one that needs no token."""
         return scope["path"] not in self._open and self._refusal(scope) is None
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
@@ -99,7 +99,7 @@ class Guard:
             if origin is not None and not self._ours(origin, headers[b"host"], scope["scheme"]):
                 return 403, _OTHER_SITES
         is_open = scope["path"] in self._open
-        # Requests for an image or a script bring no Origin; a link that leads to the page is fair.
+        # Requests for images and scripts have no Origin; a link to the page is allowed.
         if not is_open and headers.get(b"sec-fetch-site", "") not in _OWN:
             return 403, _OTHER_SITES
         if self._token and not is_open and not self._knows(headers):

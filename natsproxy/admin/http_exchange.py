@@ -14,18 +14,18 @@ import trio
 Stream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
 _READ: Final = 64 * 1024  # bytes
 _BODY: Final = 30.0  # seconds for the whole body of a request
-_WRITE: Final = 30.0  # seconds in which a client takes one piece of its answer
-_LINGER: Final = 1.0  # seconds for a body that nobody wants
+_WRITE: Final = 30.0  # seconds for a client to take one piece of its answer
+_LINGER: Final = 1.0  # seconds for the rest of an unread body
 _STATUSES: Final = frozenset(HTTPStatus)
 _LEFT: Final = {"type": "http.disconnect"}
 
 
 class HttpLost(Exception):
-    """The client has gone, or takes too long: nothing can be said to it any more."""
+    """The client is gone or too slow: no answer can be sent."""
 
 
 class HttpExchange:
-    """A request and its answer.  most_body: bytes of the request's body.  left: the client has gone.
+    """A request and its answer.  most_body: bytes of the request's body.  left: the client is gone.
 
     answers: counts them by status.
     """
@@ -39,12 +39,12 @@ class HttpExchange:
         self._room = most_body
         self._started: float | None = None  # when the body was first asked for
         self.left = self._complete = self._bare = False
-        self._ahead = 0  # bytes that came behind the request
+        self._ahead = 0  # bytes received after the request
 
     async def head(self) -> h11.Request | None:
-        """Return the next request, None where the client ends the connection.
+        """Return the next request, None where the client closes the connection.
 
-        Raises h11.RemoteProtocolError for what is not HTTP.
+        Raises h11.RemoteProtocolError for invalid HTTP.
         """
         while True:
             event = self._connection.next_event()
@@ -74,10 +74,10 @@ class HttpExchange:
             "server": None,
         }
 
-    # -- what the application calls
+    # -- called by the application
 
     async def receive(self) -> MutableMapping[str, Any]:
-        """Return a piece of the body; after its end, wait until the client leaves."""
+        """Return a piece of the body; after its end, wait until the client disconnects."""
         if self._complete or self.left:
             return await self._until_left()
         if self._started is None:
@@ -110,7 +110,7 @@ class HttpExchange:
 
     async def _until_left(self) -> MutableMapping[str, Any]:
         while not self.left:
-            if self._ahead > _READ:  # no more is read before its turn
+            if self._ahead > _READ:  # pipelined requests are not read ahead further
                 await trio.sleep_forever()
             try:
                 data = bytes(await self._stream.receive_some(_READ))
@@ -163,7 +163,7 @@ class HttpExchange:
             parts.append(self._connection.send(h11.Data(data=body)))
         parts.append(self._connection.send(h11.EndOfMessage()))
         await self._write(b"".join(part for part in parts if part))
-        self.left = True  # to the application: nothing more can be said
+        self.left = True  # tells the application that no more can be sent
 
     async def finish(self) -> bool:
         """Read what is left of a small body; return whether another request may come."""
@@ -174,7 +174,7 @@ class HttpExchange:
         return both == (h11.DONE, h11.DONE) and not self.left
 
     async def linger(self) -> None:
-        """End a connection whose request is still coming: the answer would be lost with a reset."""
+        """Close a connection whose request is still coming; at once, a reset would lose the answer."""
         if self.left or self._connection.their_state is not h11.SEND_BODY:
             return
         if isinstance(self._stream, trio.SocketStream):

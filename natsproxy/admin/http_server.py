@@ -1,10 +1,10 @@
 """An HTTP server for ASGI applications, on trio: h11 reads and writes HTTP/1.1, starlette makes the answers.
 
-hypercorn would do the same, and HTTP/2.  But it has no limit on connections, and it shields what it sends
-from cancellation: a client that does not read its answer would keep the whole proxy from ending.  Here each
-client has a limit in time for its head, its body and each piece of its answer, and one in bytes for both.
-Where there is no room for one more connection, the one that has been longest without a request of its own
-makes room: those who connect and say nothing, or nothing that they may say, keep nobody out.
+hypercorn would do the same, and HTTP/2.  But it has no limit on connections, and it shields sends from
+cancellation: a client that does not read its answer would keep the whole proxy from stopping.  Here each
+client has time limits for its head, its body and each piece of its answer, and size limits for head and body.
+When the server is full, the connection that has been idle longest is closed for a new one, so idle or
+unauthorized clients lock nobody out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HttpServer:
     """Serves an application on one address.
 
     report: takes a sentence about a bug in the application.  most_body: bytes of a request's body.
-    holds: tells of a request whether its connection keeps its place until it is answered.
+    holds: tells whether a request protects its connection from being closed for a new one.
     address: where it listens, once `serve` has started.  answers: their number by status.
     """
 
@@ -64,7 +64,7 @@ class HttpServer:
         self._most_body = most_body
         self._room = most_connections
         self._holds = holds
-        self._spare: dict[trio.CancelScope, None] = {}  # connections that may make room, in this order
+        self._spare: dict[trio.CancelScope, None] = {}  # may be closed for new ones, in this order
         self._context = _context(listener)
         self.address: Address | Path = listener.address
         self.answers: Counter[int] = Counter()
@@ -119,7 +119,7 @@ class HttpServer:
                 self._room -= 1
                 nursery.start_soon(self._guarded, stream)
             else:
-                with suppress(OSError):  # a new socket takes so little at once
+                with suppress(OSError):  # a new socket takes such a small write at once
                     await stream.socket.send(_FULL)
                 stream.socket.close()
 
@@ -184,7 +184,7 @@ class HttpServer:
         except* HttpLost:
             lost = True
         except* Exception as error:
-            failed = not exchange.left  # else the application says that it got no whole request
+            failed = not exchange.left  # otherwise the application only reports an incomplete request
             if failed:
                 self._report(f"a request failed, please report it: {place_of(error.exceptions[0])}")
         if lost or exchange.left:
@@ -197,13 +197,13 @@ def _open_unix(path: Path) -> trio.SocketListener:
     """Listen on a unix socket that only this user may use; one that a dead process left is replaced."""
     if path.is_socket():
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)  # where somebody listens and is busy, `bind` says so
+            probe.setblocking(False)  # if a busy process listens, `bind` fails
             if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
                 path.unlink()
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(str(path))
-        path.chmod(0o600)  # before `listen`: nobody can connect meanwhile
+        path.chmod(0o600)  # before `listen`, so that nobody connects in between
         sock.listen(64)
     except BaseException:
         sock.close()

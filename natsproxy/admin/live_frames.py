@@ -1,8 +1,8 @@
-"""Frames of the traffic as it goes, for any number of viewers: one sample is taken and decoded for all.
+"""Live frames for any number of viewers: one sample is taken and decoded for all.
 
-Every `TICK` a viewer's turn takes what has passed since (`net/live_blocks.py`), decodes up to `MOST` frames
-of it, in slices of time, and leaves the result to the others.  Totals are exact.  Viewers that come late for
-a look miss its frames, and count them.
+Every `TICK` one viewer takes what has passed since (`net/live_blocks.py`), decodes up to `MOST` frames of it,
+in slices of time, and shares the result with the others.  Totals are exact.  Viewers too late for a sample
+miss its frames, and count them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.proxy import Proxy
 
 TICK: Final = 0.2
-"""Seconds between two looks."""
+"""Seconds between two samples."""
 MOST: Final = 400
-"""Frames that are decoded in one look."""
+"""The most frames that are decoded per sample."""
 PAYLOAD: Final = 1 << 20
 """The most bytes of a payload that a viewer may ask for: nats-server's default limit."""
 VIEWERS: Final = 32
-"""The most viewers of one proxy: an event with large payloads takes some 13 MB until a slow one has it."""
-_KEPT: Final = 10  # looks that wait for viewers
+"""The most viewers of one proxy: an event with large payloads takes 13 MB until a slow one has read it."""
+_KEPT: Final = 10  # samples kept for viewers
 _SEGMENT: Final = Segment("the traffic", b"", b"", 0, 0, 0, None, None, "", {})
 _BLOCK: Final = Block(0, BlockKind.RECORDS, 0, 0, 0, 0)
 
 
 class LiveSample(NamedTuple):
-    """One look.  number: from 1.  frames, bytes: of all traffic so far.  seen: the frames of this look that
+    """A sample.  number: from 1.  frames, bytes: of all traffic so far.  seen: the frames of this sample that
     were decoded.  changes: the connections that opened and closed, as far as they were decoded.
     """
 
@@ -51,7 +51,7 @@ class LiveSample(NamedTuple):
 
 
 class Viewer:
-    """One that looks on.  subjects: it wants frames with these only; empty: all.  last: its last look."""
+    """A viewer.  subjects: it wants frames with these only; empty: all.  last: its last sample."""
 
     def __init__(self, subjects: tuple[bytes, ...], last: LiveSample) -> None:
         self.subjects = subjects
@@ -65,7 +65,7 @@ class LiveFrames:
         self._proxy = proxy
         self._viewers: list[Viewer] = []
         self._samples: deque[LiveSample] = deque([LiveSample(0, 0, 0, [], [])], maxlen=_KEPT)
-        self._subjects: tuple[bytes, ...] | None = None  # what is taken now
+        self._subjects: tuple[bytes, ...] | None = None  # those of all viewers
         self._listing = Listing()
         self._clocks = BlockClocks()
         self._next = 0.0
@@ -74,12 +74,12 @@ class LiveFrames:
 
     @property
     def full(self) -> bool:
-        """True if nobody else may look on."""
+        """True if there is no room for another viewer."""
         return len(self._viewers) >= VIEWERS
 
     @asynccontextmanager
     async def view(self, subjects: tuple[bytes, ...] = ()) -> AsyncGenerator[Viewer, None]:
-        """Look on for the duration of the block."""
+        """Be a viewer for the duration of the block."""
         viewer = Viewer(subjects, self._samples[-1])
         self._viewers.append(viewer)
         try:
@@ -91,7 +91,7 @@ class LiveFrames:
                 await self._choose()
 
     async def _choose(self) -> None:
-        """Let the proxy keep the frames that some viewer wants, or none."""
+        """Have the proxy keep the frames that some viewer wants, or none."""
         async with self._change:
             if not self._viewers:
                 self._subjects = None
@@ -111,7 +111,7 @@ class LiveFrames:
             await self._proxy.look_on(LiveBlocks(selection))
 
     async def next(self, viewer: Viewer) -> tuple[LiveSample, int, int]:
-        """Return the next sample for a viewer, once it is there, and all frames and bytes since its last."""
+        """Wait for the next sample for a viewer; return it, and the frames and bytes since its last one."""
         while self._samples[-1].number == viewer.last.number:
             await trio.sleep_until(self._next)
             async with self._turn:
@@ -140,7 +140,7 @@ class LiveFrames:
         self._samples.append(LiveSample(last.number + 1, frames, size, seen, changes))
 
     def _decoded(self, look: Look) -> Iterator[Listed | Event]:
-        """Yield the frames of a look's sample, and what came between them."""
+        """Yield the frames of a sample, and the events between them."""
         if look.block is None:
             return
         mono, wall = self._clocks.read()
@@ -151,6 +151,6 @@ class LiveFrames:
                 yield from self._listing.see(ref, item)
 
     def _name(self, conn: int) -> str:
-        """Return the name of a client that came before anybody looked."""
+        """Return the name of a client that connected before there was a viewer."""
         relay = self._proxy.relays.get(conn)
         return relay.session.connection.connect.name if relay is not None else ""

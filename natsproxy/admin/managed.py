@@ -16,28 +16,28 @@ from natsproxy.net.proxy import Proxy
 
 @dataclass(frozen=True)
 class ManagedProxy:
-    """A proxy with its name; the APIs add what they know of it."""
+    """A proxy with its name, and the state that the APIs keep for it."""
 
     name: str
     proxy: Proxy
 
     @cached_property
     def firings(self) -> FiringLog:
-        """The latest firings, from the first time that somebody asks."""
+        """The latest firings, kept from the first use on."""
         return FiringLog(self.proxy)
 
     @cached_property
     def live_frames(self) -> LiveFrames:
-        """Frames as they go, for those who look on."""
+        """Live frames, for viewers."""
         return LiveFrames(self.proxy)
 
     @cached_property
     def statistics(self) -> Statistics:
-        """The statistics, from the first time that somebody asks."""
+        """The statistics, counted from the first use on."""
         return Statistics(self.proxy, self.report)
 
     def report(self, text: str, level: str = "error") -> None:
-        """Make a sentence about an API, mostly a bug in it, an event of the proxy, which goes on."""
+        """Log a message about an API, mostly a bug in it, as an event of the proxy, which goes on."""
         self.proxy.emit(Notice(now_ns(), None, level, text))
 
 
@@ -69,5 +69,5 @@ class ProxyCollection(Mapping[str, ManagedProxy]):
         del self._proxies[name]
 
     def watch(self, watcher: Callable[[ManagedProxy], None]) -> None:
-        """Call `watcher` for each proxy that comes."""
+        """Call `watcher` for each proxy that is added."""
         self._watchers.append(watcher)

@@ -32,9 +32,8 @@ def http_servers(
     """Return the servers by their titles for the log.  Raises ConfigError for TLS that cannot be used.
 
     config: the settings of the process, as `natsproxy config --json` shows them.  lost_lines: returns the
-    number of lines of the log that nobody took.  starts: called with each further proxy that clients of
-    Toxiproxy's API start.
-    A bug in an answer is an event of the proxy, which goes on.
+    number of log lines that were dropped.  starts: called with each further proxy that clients of Toxiproxy's
+    API start.  A bug in an answer is logged as an event of the proxy, which goes on.
     """
     servers: dict[str, HttpServer] = {}
     proxies = ProxyCollection()
@@ -59,7 +58,7 @@ def http_servers(
 
 
 def _count_firings(managed: ManagedProxy) -> None:
-    """Let the counts of a further proxy begin with it."""
+    """Start counting the firings of a further proxy."""
     _ = managed.firings
 
 

@@ -1,4 +1,4 @@
-"""Long answers made in slices of time, so that the traffic on the same loop does not wait for them."""
+"""Long answers made in time slices, so that they do not delay traffic on the same loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE: Final = 64 * 1024  # characters
 
 
 async def sliced(values: Iterable[T]) -> AsyncGenerator[T, None]:
-    """Yield values, and let others run whenever a slice of time is used up.
+    """Yield values, and let other tasks run whenever a time slice is used up.
 
     Use it inside `aclosing`.
     """
@@ -28,7 +28,7 @@ async def sliced(values: Iterable[T]) -> AsyncGenerator[T, None]:
 
 
 async def joined(parts: Iterable[str]) -> AsyncGenerator[str, None]:
-    """Yield a text that comes in small parts as pieces worth sending; the parts are made in slices of time.
+    """Join small parts of a text into pieces worth sending; the parts are made in time slices.
 
     Use it inside `aclosing`.
     """

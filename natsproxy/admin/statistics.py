@@ -1,7 +1,7 @@
-"""The statistics of a proxy: its events, counted, and the traffic of its connections, summed.
+"""The statistics of a proxy: counts of its events, and the sum of the traffic of its connections.
 
-A connection counts its own traffic; here the numbers of those that have ended are added up.  The sum over the
-open ones is made when somebody asks, a slice at a time, so that thousands of them do not keep the loop.
+A connection counts its own traffic; the counts of those that have ended are added up here.  The sum over the
+open ones is computed on request, a slice at a time, so that thousands of them do not block the loop.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Durations:
 
 _KEPT: Final = 10_000  # connections that have ended: nats-server's default
 _LOOK: Final = 0.1  # seconds
-_MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action, for rules may come and go
+_MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action: bounded, since rules come and go
 _OTHERS: Final = ("(others)", "")
 
 
@@ -66,7 +66,7 @@ class Statistics:
     started: the time of the start on the wall clock (ns).  causes: ended connections by the cause.  firings:
     by rule and action.  delays: that rules added to frames.  gaps: of captures.  gap_frames: missing in them.
     steps: those of `Connections.observe`.  lateness: of a task that is due every 100 ms.
-    closed: the last connections that have ended, oldest first.  report: takes a sentence about a bug here.
+    closed: the last connections that have ended, oldest first.  report: takes a message about a bug here.
     """
 
     def __init__(self, proxy: Proxy, report: Callable[[str], None]) -> None:
@@ -114,7 +114,7 @@ class Statistics:
         return time.time_ns() - now_ns()
 
     async def watch_loop(self) -> None:
-        """Measure how late the loop gets to a task whose time has come, until cancelled."""
+        """Measure how late the loop runs a task that is due, until cancelled."""
         while True:
             due = trio.current_time() + _LOOK
             await trio.sleep_until(due)

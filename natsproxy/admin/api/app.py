@@ -21,7 +21,7 @@ from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.page.sessions import Sessions
 
 OPEN_PATHS: Final = ("/v1/health", "/v1/live")
-"""The paths that need no token: for probes."""
+"""The paths that need no token, for probes."""
 SHAPES: Final[Mapping[str, Schema]] = {
     **proxies.SHAPES,
     **connections.SHAPES,
@@ -68,14 +68,14 @@ def admin_app(
     """Return the application of the admin API.
 
     managed: the proxies by their names.  config: the settings of the process, as they are shown.
-    folder: for captures that are begun by the API, None for none.  sessions: those that its links make.
+    folder: for captures started by the API, None for none.  sessions: where its links create logins.
     """
     for one in managed.values():
-        _ = one.firings, one.statistics  # so that counts begin with the proxy
+        _ = one.firings, one.statistics  # created now, so that they count from the start of the proxy
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations_of(managed, config or {}, folder, sessions or Sessions()):
         by_path.setdefault(operation.path, {})[operation.method] = operation
-    # The longer one first: the last part of a path may hold slashes.
+    # Longer paths first: the last part of a path may contain slashes.
     routes = [_route(path, by_path[path], managed) for path in sorted(by_path, key=len, reverse=True)]
     return Starlette(routes=routes, exception_handlers={HTTPException: refused})
 

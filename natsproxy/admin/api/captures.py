@@ -1,7 +1,7 @@
-"""Captures by HTTP: begin and end one, mark a place in it, fetch its segments.
+"""Endpoints for captures: start and stop one, write a note into it, download its segments.
 
-A capture that is begun here goes into the folder of --admin-captures, under a name without slashes: who has
-the token chooses no other place on the disk.
+A capture started here goes into the folder of --admin-captures, under a name without slashes: a holder of the
+token can write nowhere else on the disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from natsproxy.config.recording import RECORD_OPTIONS, RecordSettings, capture_s
 from natsproxy.errors import CaptureError
 
 _PATH: Final = "/v1/proxies/{proxy}/capture"
-_PIECE: Final = 256 * 1024  # bytes of a download in one piece
+_PIECE: Final = 256 * 1024  # bytes per chunk of a download
 _MOST: Final = 1000  # segments in one answer
 _OF_RECORD: Final = "@record"
 """The first part of the names of segments of --record, which no name in the folder begins with."""
@@ -66,7 +66,7 @@ SHAPES: Final = {
 
 
 class Captures:
-    """The operations on captures.  folder: for those that are begun here, None for none."""
+    """The operations on captures.  folder: for those started here, None for none."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -87,7 +87,7 @@ class Captures:
         }
 
     async def start(self, ask: Ask) -> dict[str, Any]:
-        """Begin a capture in the folder."""
+        """Start a capture in the folder."""
         if self._folder is None:
             raise ApiError(409, "there is no folder for captures: name one with --admin-captures")
         if ask.proxy.proxy.recorder is not None:
@@ -100,7 +100,7 @@ class Captures:
     async def stop(self, ask: Ask) -> dict[str, Any]:
         """End the capture; return when its index is written."""
         _recording(ask)
-        with trio.CancelScope(shield=True):  # a client that leaves must not keep it from its end
+        with trio.CancelScope(shield=True):  # a client that disconnects must not cancel the stop
             await ask.proxy.proxy.stop_recording()
         return await self.show(ask)
 
@@ -130,7 +130,7 @@ class Captures:
         return {"total": len(found), "segments": shown}
 
     async def download(self, ask: Ask) -> Streamed:
-        """Return a segment to its last whole block."""
+        """Return a segment up to its last whole block."""
         found = await trio.to_thread.run_sync(self._files, ask.proxy)
         path = found.get(ask.path["segment"])
         row = await self._row(ask.proxy, ask.path["segment"], path) if path is not None else None
@@ -149,7 +149,7 @@ class Captures:
         writing = recorder is not None and recorder.file == path
         try:
             size, modified = await trio.to_thread.run_sync(_looked_at, path, not writing)
-        except (CaptureError, OSError):  # it has just been deleted, or is no capture
+        except (CaptureError, OSError):  # just deleted, or not a capture
             return None
         if recorder is not None and writing:
             size = recorder.size
@@ -211,7 +211,7 @@ async def _pieces(path: Path, size: int) -> AsyncGenerator[str | bytes, None]:
 
 
 def operations(folder: Path | None) -> tuple[Operation, ...]:
-    """Return the operations.  folder: for captures that are begun here."""
+    """Return the operations.  folder: for captures started here."""
     captures = Captures(folder)
     name = text("A file x.ncap, or a folder for segments.", most=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     mark = text("The note.", most=1000)

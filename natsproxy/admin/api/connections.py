@@ -1,4 +1,4 @@
-"""Connections by HTTP: the list, one with its state, its end; lost messages and pauses."""
+"""Endpoints for connections: list them, show, suspend, pause or close one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that go on: server-sent events, in batches, with a sign of life where there is nothing to tell."""
+"""Streams of server-sent events, in batches, with a keep-alive comment while there are none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def stream(
     """Return an answer that sends what `batch` returns, whenever `wait` has returned."""
 
     async def pieces() -> AsyncGenerator[str | bytes, None]:
-        yield ": natsproxy\n\n"  # the head goes out at once, and the reader knows that it listens
+        yield ": natsproxy\n\n"  # sends the headers at once, so that the reader knows that it is subscribed
         while True:
             events = await batch()
             if events:

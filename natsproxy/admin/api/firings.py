@@ -1,4 +1,4 @@
-"""Firings of rules by HTTP: the latest ones, and all from now on as a stream."""
+"""Endpoints for firings of rules: the latest ones, and a stream of new ones."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def _list(ask: Ask) -> dict[str, Any]:
 async def _stream(ask: Ask) -> Streamed:
     log, wanted = ask.proxy.firings, _filter(ask)
     seen = ask.headers.get("last-event-id", "")
-    # A number that is ahead of ours is one of another process.
+    # A number greater than ours is from another process.
     at = min(int(seen), log.total) if seen.isascii() and seen.isdigit() and len(seen) < 18 else log.total
 
     async def batch() -> list[str]:

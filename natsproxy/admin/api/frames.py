@@ -1,4 +1,4 @@
-"""Frames as they go by HTTP: a stream of samples, with totals that are exact."""
+"""Endpoint for live frames: a stream of samples with exact totals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from natsproxy.wire.ops import ALL_OPS, Direction, Op, op_mask
 
 _OPS: Final = {op.label: op for op in Op}
 _HELD: Final = 4 << 20
-"""Bytes of frames that wait for others of their exchange, for one viewer."""
+"""The most bytes of frames held for others of their exchange, per viewer."""
 _REQUEST: Final = fields({"subject": text("Its subject."), "after_ns": whole("Time since the request.")})
 SHAPES: Final = {
     "Frame": fields(
@@ -164,7 +164,7 @@ async def _stream(ask: Ask) -> Streamed:
         raise ApiError(429, f"there are {VIEWERS} viewers already: one of them has to go")
 
     def chosen(seen: list[Listed]) -> Iterator[Listed | None]:
-        """Yield the frames that are wanted, and None behind each that was looked at."""
+        """Yield the selected frames, and None after each frame that was examined."""
         for one in seen:
             if exchanges is not None:
                 yield from exchanges.add(one, choice.wants(one))

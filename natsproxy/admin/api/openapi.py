@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the rows that the routes are made from."""
+"""The OpenAPI document, generated from the same rows as the routes."""
 
 from __future__ import annotations
 

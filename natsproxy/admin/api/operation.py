@@ -18,15 +18,15 @@ from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.rule_book import StaleRules
 
 MOST_BODY: Final = 256 * 1024
-"""Bytes of a request's body: reading JSON holds the loop, a millisecond for so many."""
+"""The most bytes of a request's body: parsing that much JSON holds the loop for a millisecond."""
 _TOO_LARGE: Final = f"the body has more than {MOST_BODY} bytes"
 
 REPEATED: Final = 20
-"""The times that one parameter may be given, where it may be given several times."""
+"""The most occurrences of a parameter that may be repeated."""
 
 
 class ApiError(Exception):
-    """An answer that is an error, with its status and a sentence."""
+    """An error response: its status and a sentence."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -98,7 +98,7 @@ Run = Callable[[Ask], Awaitable[Any]]
 class Operation:
     """A method of a path.
 
-    name: in the document, as a program calls it.  text: a sentence; what follows it is the description.
+    name: the operation id.  text: a sentence, the summary; what follows it is the description.
     run: returns the value of the answer, a `Reply` or a response.  answer: the schema of the value, or a
     media type for another kind of content; None for no content.  status: of success.  more: the further
     statuses that it may have, beside those of every operation.  open: it needs no token.
@@ -119,7 +119,7 @@ class Operation:
 
     @property
     def parts(self) -> list[str]:
-        """The names of the variable parts of the path."""
+        """The names of the path parameters."""
         return re.findall(r"{(\w+)}", self.path)
 
 
@@ -150,7 +150,7 @@ async def perform(
         return failure(422, str(error))
     except CaptureError as error:
         return failure(409, str(error))
-    except OSError as error:  # of a disk: the server has the sockets
+    except OSError as error:  # from a disk: the server handles sockets
         return failure(409, f"{error.filename or 'the disk'}: {error.strerror}")
     if isinstance(answer, Response):
         return answer
@@ -166,7 +166,7 @@ def failure(status: int, text: str, headers: Mapping[str, str] | None = None) ->
 
 
 async def refused(_: Request, error: Exception) -> Response:
-    """Answer a request that no route takes, as every error is answered."""
+    """Answer a request that matches no route, in the form of all errors."""
     assert isinstance(error, HTTPException)
     return failure(error.status_code, str(error.detail).lower(), error.headers)
 
@@ -192,7 +192,7 @@ async def _ask(
 
 
 async def _body(operation: Operation, request: Request, shapes: Mapping[str, Schema]) -> Any:
-    """Return the body as JSON.  Raises ApiError for one that is none, or not as its schema says."""
+    """Return the body as JSON.  Raises ApiError for invalid JSON, and where it does not match the schema."""
     if operation.body is None:
         return None
     if int(request.headers.get("content-length", 0)) > MOST_BODY:

@@ -1,4 +1,4 @@
-"""Proxies and the process by HTTP: what there is, whether it serves, its settings, its end."""
+"""Endpoints for proxies and the process: list, readiness, settings, drain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules by HTTP: the list, one rule, a fault for a time, the way back."""
+"""Endpoints for rules: list and change them, add temporary faults, reset to the file."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _IF_MATCH: Final = Param(
 
 
 class _Alone(Place):
-    """The place of a rule that is alone."""
+    """The place of a single rule in errors."""
 
     def of(self, index: int, key: str | None = None) -> str:
         """Return the first words of an error."""
@@ -93,7 +93,7 @@ def _shown(managed: ManagedProxy, entry: RuleEntry) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of TOML as JSON has it."""
+    """Return a TOML value as a JSON value."""
     if isinstance(value, Mapping):
         return {str(key): _plain(one) for key, one in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -125,7 +125,7 @@ def _entry(ask: Ask, name: str) -> RuleEntry:
 
 
 def _revision(ask: Ask, *, needed: bool) -> str | None:
-    """Return the revision that a change was made of, None for any."""
+    """Return the revision that a change is based on, None for any."""
     given = ask.headers.get("if-match")
     if given is None:
         if needed:
@@ -164,7 +164,7 @@ async def _replace(ask: Ask) -> Reply:
             rules.append((rule, change.get("enabled", True)))
     book.replace(rules, revision)
     await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "the rules are replaced", rules=len(rules))
+    _tell(ask, "rules replaced", rules=len(rules))
     return await _listed(ask.proxy)
 
 
@@ -179,7 +179,7 @@ async def _add(ask: Ask) -> Reply:
     _refuse_more(book.entries)
     book.put(rule, enabled=ask.body.get("enabled", True), lasts=lasts)
     await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "a rule is added", rule=rule.name, lasts=ask.body.get("for"))
+    _tell(ask, "rule added", rule=rule.name, lasts=ask.body.get("for"))
     return _one(ask, rule.name, 201)
 
 
@@ -205,7 +205,7 @@ async def _put(ask: Ask) -> Reply:
     book.check(revision)
     book.put(rule, enabled=ask.body.get("enabled"))
     await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "a rule is changed" if known else "a rule is added", rule=name)
+    _tell(ask, "rule changed" if known else "rule added", rule=name)
     return _one(ask, name, 200 if known else 201)
 
 
@@ -220,7 +220,7 @@ async def _patch(ask: Ask) -> Reply:
         raise ApiError(422, "a rule keeps its name: remove it and add another one")
     book.put(rule, enabled=body.get("enabled"), lasts=lasts)
     await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "a rule is changed", rule=name, enabled=body.get("enabled"))
+    _tell(ask, "rule changed", rule=name, enabled=body.get("enabled"))
     return _one(ask, name)
 
 
@@ -231,13 +231,13 @@ async def _delete(ask: Ask) -> None:
     book.check(_revision(ask, needed=False))
     book.remove(name)
     await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "a rule is removed", rule=name)
+    _tell(ask, "rule removed", rule=name)
 
 
 async def _reset(ask: Ask) -> Reply:
     ask.proxy.proxy.rules.reset()
     await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "the rules are those of the file again")
+    _tell(ask, "rules reset to the file")
     return await _listed(ask.proxy)
 
 

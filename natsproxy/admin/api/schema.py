@@ -1,6 +1,6 @@
-"""JSON schemas: those of the API's bodies, parameters and answers, and the check of a value against one.
+"""JSON schemas of the API's bodies, parameters and answers, and validation of a value against one.
 
-The subset that is used: type, enum, properties, required, additionalProperties (False), items, minimum,
+The supported subset: type, enum, properties, required, additionalProperties (False), items, minimum,
 maximum, minLength, maxLength, pattern, maxItems, and $ref to a named shape.  So the document and the checks
 cannot drift.
 """
@@ -66,7 +66,7 @@ def flag(description: str) -> Schema:
 
 
 def any_object(description: str) -> Schema:
-    """Return the schema of an object whose fields are said elsewhere."""
+    """Return the schema of an object whose fields are documented elsewhere."""
     return {"type": "object", "description": description}
 
 
@@ -119,7 +119,7 @@ def _check_fields(value: dict[str, Any], schema: Schema, shapes: Mapping[str, Sc
 
 
 def unknown(name: str, known: list[str]) -> str:
-    """Return the words about a name that is not known, with the nearest that is."""
+    """Return the hint for an unknown name: the nearest known one, else all of them."""
     near = get_close_matches(name, known, 1, 0.5)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(known)) or 'none'}"
 

@@ -1,4 +1,4 @@
-"""Traffic by HTTP: the counters of a proxy at one moment, and of the first connections in an order."""
+"""Endpoint for traffic: the counters of a proxy at one moment, and of the top connections by some order."""
 
 from __future__ import annotations
 

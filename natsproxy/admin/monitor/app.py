@@ -1,7 +1,7 @@
 """The application of the monitoring port: its routes.
 
-Answers have nats-server's shapes, so that tools for a server show the proxy.  Any page may read them, as it
-may there.
+Answers have nats-server's shapes, so that tools for a server show the proxy.  As there, pages of any origin
+may read them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from natsproxy.admin.streamed import Streamed
 
 _ANY_PAGE: Final = {"Access-Control-Allow-Origin": "*"}
 _NOSNIFF: Final = {"X-Content-Type-Options": "nosniff"}
-_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # the server asks for none
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # the server takes any
 
 Answer = Callable[[MonitoredServer, Query], Awaitable[Response]]
 
@@ -81,7 +81,7 @@ async def _healthz(server: MonitoredServer, query: Query) -> Response:
 
 
 def _of(made: Callable[[MonitoredServer, Query], Mapping[str, Any]]) -> Answer:
-    """Return what answers with an object that is made at once."""
+    """Return a handler that answers with an object built at once."""
 
     async def answer(server: MonitoredServer, query: Query) -> Response:
         return _json(made(server, query))

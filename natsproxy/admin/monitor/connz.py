@@ -1,7 +1,6 @@
 """/connz: the connections of clients, in nats-server's shape, orders and filters.
 
-A connection's number is its `cid`, which is that of the log and of captures.  Answers are made and sent a
-slice at a time.
+A connection's `cid` is its number in the log and in captures.  Answers are built and sent a slice at a time.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ async def connz(server: MonitoredServer, wanted: ConnzQuery) -> AsyncGenerator[s
     if wanted.account:
         found = [one for one in found if one[0].account == wanted.account]
         if not found and not any(one.account == wanted.account for one, _ in await _facts(server, _ALL, now)):
-            # No account of that name, as far as we know: the server's answer then has no values.
+            # No known account of that name: the server's answer then has no values.
             yield _head(server, "", 0, 0, wanted, now).replace("[", "null}")
             return
     total = len(found)

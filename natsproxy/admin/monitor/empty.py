@@ -1,4 +1,4 @@
-"""The endpoints for what a proxy has nothing of (routes, gateways, leaf nodes, JetStream), as a table."""
+"""The endpoints for features that a proxy lacks (routes, gateways, leaf nodes, JetStream), as a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Empty(NamedTuple):
     """An endpoint.
 
     answer: its fields in nats-server's order; None where the value comes from `_FACTS`.  flags, numbers: its
-    parameters.  word: one that its flag takes as well.  refused: the error for flags that are set.
+    parameters.  word: a further value of its flag.  refused: the error for flags that are set.
     """
 
     answer: Mapping[str, Any]

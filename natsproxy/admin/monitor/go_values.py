@@ -22,7 +22,7 @@ _YEAR: Final = 365 * DAY
 
 
 Query = Mapping[str, str]
-"""The parameters of a request; bytes that are no UTF-8 are lone surrogates."""
+"""The parameters of a request; invalid UTF-8 becomes lone surrogates."""
 
 
 class BadParameter(Exception):
@@ -59,7 +59,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def uptime(ns: int) -> str:
-    """Return a duration as the server writes how long something is up or idle: `1y2d3h4m5s`."""
+    """Return a duration as the server writes uptimes and idle times: `1y2d3h4m5s`."""
     years, rest = divmod(ns, _YEAR)
     days, rest = divmod(rest, DAY)
     hours, rest = divmod(rest, HOUR)
@@ -96,14 +96,14 @@ def _number(text: str, name: str, kind: str, function: str, least: int, most: in
         return 0
     if _INTEGER.fullmatch(text) is None or (least == 0 and not text[0].isdigit()):
         _refuse(kind, name, function, text, "invalid syntax")
-    # A limit before the conversion: it takes time that grows with the square of the length.
+    # The length is limited first: conversion takes quadratic time.
     if len(text.lstrip("+-0")) > 20 or not least <= int(text) <= most:
         _refuse(kind, name, function, text, "value out of range")
     return int(text)
 
 
 def query(raw: bytes) -> Query:
-    """Return the parameters of a query as Go reads them: the first of a name counts, a bad one is none."""
+    """Return the parameters as Go reads them: the first of a name counts, malformed ones are skipped."""
     found: dict[str, str] = {}
     for pair in raw.decode("ascii").split("&"):
         if ";" not in pair and not _BAD_ESCAPE.search(pair):
@@ -113,7 +113,7 @@ def query(raw: bytes) -> Query:
 
 
 def written(text: str) -> bytes:
-    """Return the bytes of a text from a query, which may be no UTF-8."""
+    """Return the bytes of a text from a query, which may be invalid UTF-8."""
     return text.encode(errors="surrogateescape")
 
 

@@ -1,7 +1,7 @@
 """/metrics: the statistics for Prometheus, as text or as OpenMetrics.
 
-Labels are bounded: ops, directions, legs, causes, outcomes and statuses are enumerations, and rules are those
-of the operator.  An answer is made family by family, so that the loop goes on in between.
+Labels are bounded: ops, directions, legs, causes, outcomes and statuses are enumerations, and rules are the
+operator's.  An answer is made family by family, so that other tasks run in between.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _One(Collector):
 
 
 def media_type(accept: str) -> str:
-    """Return the media type of the answer to a reader whose header `Accept` is this."""
+    """Return the media type of the answer for an `Accept` header."""
     return choose_encoder(accept)[1]
 
 
@@ -104,7 +104,7 @@ def _connections(server: MonitoredServer, subscriptions: int) -> Iterator[Metric
     yield _gauge("natsproxy_connections_open", "Connections that have not ended.", proxy.connections.open)
     yield _counters(
         "natsproxy_connections_ended",
-        "Connections that have ended, by the cause.",
+        "Connections that have ended, by cause.",
         {(cause,): number for cause, number in causes.items()},
         "cause",
     )
@@ -157,11 +157,11 @@ def _recorder(server: MonitoredServer) -> Iterator[Metric]:
     recorder = proxy.recorder
     yield _gauge("natsproxy_recorder_active", "1 while a capture is being made.", recorder is not None)
     queued = 0 if recorder is None else recorder.waiting
-    yield _gauge("natsproxy_recorder_queue_bytes", "Bytes of memory that wait to be written.", queued)
+    yield _gauge("natsproxy_recorder_queue_bytes", "Bytes in memory waiting to be written.", queued)
     limit = 0 if recorder is None else recorder.settings.queue
-    yield _gauge("natsproxy_recorder_queue_limit_bytes", "The bound of that queue.", limit)
+    yield _gauge("natsproxy_recorder_queue_limit_bytes", "The limit of that queue, in bytes.", limit)
     yield _counter("natsproxy_recorder_frames", "Frames that were recorded.", proxy.recorded_frames)
-    yield _counter("natsproxy_recorder_gaps", "Outages of captures.", statistics.gaps)
+    yield _counter("natsproxy_recorder_gaps", "Gaps in captures.", statistics.gaps)
     yield _counter(
         "natsproxy_recorder_gap_frames", "Frames that are missing in captures.", statistics.gap_frames
     )
@@ -170,21 +170,21 @@ def _recorder(server: MonitoredServer) -> Iterator[Metric]:
 def _others(server: MonitoredServer) -> Iterator[Metric]:
     proxy = server.proxy
     dials = {(outcome,): number for outcome, number in proxy.connections.upstreams.dials.items()}
-    yield _counters("natsproxy_upstream_dials", "Attempts to reach a server.", dials, "outcome")
+    yield _counters("natsproxy_upstream_dials", "Attempts to connect to a server.", dials, "outcome")
     ready = proxy.unready is None
     yield _gauge("natsproxy_upstream_ready", "1 where the upstream has answered with its INFO.", ready)
-    yield _counter("natsproxy_log_lines_lost", "Lines of the log that nobody took.", server.lost_lines())
+    yield _counter("natsproxy_log_lines_lost", "Log lines that were dropped.", server.lost_lines())
     answers = {
         (title, str(status)): number
         for title, http in server.servers.items()
         for status, number in http.answers.items()
     }
-    yield _counters("natsproxy_http_requests", "Requests by HTTP, by the status.", answers, "server", "code")
+    yield _counters("natsproxy_http_requests", "HTTP requests, by status.", answers, "server", "code")
 
 
 def _process(server: MonitoredServer) -> Iterator[Metric]:
-    yield _counter("process_cpu_seconds", "Processor time of the process.", time.process_time())
-    yield _gauge("process_resident_memory_bytes", "Memory of the process.", resident_bytes())
+    yield _counter("process_cpu_seconds", "CPU time of the process.", time.process_time())
+    yield _gauge("process_resident_memory_bytes", "Resident memory of the process.", resident_bytes())
     tasks = trio.lowlevel.current_statistics().tasks_living
     yield _gauge("natsproxy_tasks", "Tasks of the event loop; one at least for each open connection.", tasks)
     started = server.statistics.started / SECOND

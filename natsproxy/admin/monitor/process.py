@@ -1,4 +1,4 @@
-"""The processor and the memory that this process takes."""
+"""The CPU and memory use of this process."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 _STATM: Final = Path("/proc/self/statm")
-_LEAST: Final = 0.2  # seconds between two looks: less would be noise
+_LEAST: Final = 0.2  # seconds between two measurements: less would be noise
 
 
 class Process:
-    """The consumption of the process, for those who ask now and then."""
+    """The CPU use of the process between calls."""
 
     def __init__(self) -> None:
         self._looked = time.monotonic()
@@ -22,7 +22,7 @@ class Process:
         self._percent = 0.0
 
     def cpu(self) -> float:
-        """Return the processor time since the last look, in percent of one processor."""
+        """Return the CPU time since the last measurement, in percent of one CPU."""
         now, used = time.monotonic(), time.process_time()
         if now - self._looked >= _LEAST:
             self._percent = round((used - self._used) / (now - self._looked) * 100, 1)
@@ -31,9 +31,9 @@ class Process:
 
 
 def resident_bytes() -> int:
-    """Return the memory that the process has in RAM."""
+    """Return the resident memory of the process, in bytes."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:  # not Linux: the most that it ever had
+    except OSError:  # not Linux: the peak
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return most if sys.platform == "darwin" else most * 1024

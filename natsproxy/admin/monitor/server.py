@@ -1,4 +1,4 @@
-"""The proxy as a server: what every answer of the monitoring port draws from."""
+"""The proxy as a server: the data for all answers of the monitoring port."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from natsproxy.admin.statistics import Statistics
 class MonitoredServer:
     """One proxy as tools for servers see it.
 
-    id: of the form of a server's, another one for each start.  requests: by path.
-    servers: those of HTTP, by their titles.  lost_lines: returns the number of lines of the log that nobody
-    took.
+    id: in the form of a server's id, new for each start.  requests: by path.  servers: those of HTTP, by
+    their titles.  lost_lines: returns the number of log lines that were dropped.
     """
 
     def __init__(

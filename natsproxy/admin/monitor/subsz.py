@@ -1,6 +1,6 @@
 """/subsz: the subscriptions of clients, in nats-server's shape.
 
-They are the proxy's own count: those of the server itself, and of its other clients, are not here.
+Only subscriptions through the proxy are counted, not those of the server itself or of its other clients.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from natsproxy.net.relay import Relay
 from natsproxy.protocol.subjects import is_valid_publish, matches
 from natsproxy.rules.interface import Subscription
 
-_AT_ONCE: Final = 50  # subscriptions of one slice of time
+_AT_ONCE: Final = 50  # subscriptions per slice of time
 
 
 @dataclass(frozen=True, slots=True)
 class SubszQuery:
-    """The parameters of a request.  listed: the subscriptions are wanted, too.  test: those that take it."""
+    """The parameters of a request.  listed: include subscriptions.  test: only those that match it."""
 
     listed: bool
     offset: int
@@ -46,7 +46,7 @@ def asked(query: Query) -> SubszQuery:
 
 
 async def subsz(server: MonitoredServer, wanted: SubszQuery) -> AsyncGenerator[str, None]:
-    """Yield the answer in pieces.  The list is behind its counts, so it is made first."""
+    """Yield the answer in pieces.  The list follows its counts, so it is made first."""
     number, total, page = 0, 0, list[str]()
     async with aclosing(sliced(_all(server, wanted.account, listed=wanted.listed))) as found:
         async for relay, theirs, subs, counted in found:

@@ -1,7 +1,7 @@
 """/varz: the proxy as a server, in nats-server's shape.
 
 Messages and bytes are those of the clients' legs; bytes are those on the wire, control lines included.
-Where a proxy has nothing of a kind (routes, a cluster), the server's empty value stands.
+Features that a proxy lacks (routes, a cluster) have the server's empty value.
 """
 
 from __future__ import annotations

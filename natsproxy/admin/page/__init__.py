@@ -1,7 +1,7 @@
 """The page: live frames, connections, rules, firings and captures in a browser, served by the admin port.
 
-In: the application of the admin API.  Out: one that has the page at `/` as well (`app.py`), and browsers that
-are logged in by a link that is good once (`sessions.py`).  The page is `static/`: HTML, CSS and ES modules as
+Input: the application of the admin API.  Output: one that also serves the page at `/` (`app.py`), with logins
+by one-time links (`sessions.py`).  The page is `static/`: HTML, CSS and ES modules as
 they are, without a build step; it uses the API as any program does, and loads nothing from elsewhere.
 
 Subjects, headers and payloads are hostile: scripts put them into text nodes and never into markup, and a

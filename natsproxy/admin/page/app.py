@@ -1,6 +1,6 @@
-"""The application that serves the page beside the API: its files, and the way in by a link.
+"""The application that serves the page beside the API: its files, and login by a link.
 
-The files hold nothing secret and need no token; all that they show comes from the API, which does.
+The files contain no secrets and need no token; all data comes from the API, which does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLICY: Final = "; ".join(
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # asked again each time, and mostly unchanged
+    "Cache-Control": "no-cache",  # revalidated each time, and mostly unchanged
 }
 
 
@@ -61,7 +61,7 @@ class PageApp:
             if path in self._files:
                 app = self._file(Request(scope), *self._files[path])
             elif path == LOGIN:
-                # HEAD is not a person's: a link is not used up by programs that look at it.
+                # HEAD does not use up a link: programs that preview links send it.
                 app = self._enter(Request(scope)) if method == "GET" else Response()
         await app(scope, receive, send)
 
@@ -72,10 +72,10 @@ class PageApp:
         return Response(body, headers=headers, media_type=media)
 
     def _enter(self, request: Request) -> Response:
-        """Begin a session for a link that is good."""
+        """Begin a session for a valid link."""
         host = request.headers.get("host", "")
         session = self._sessions.enter(request.url.query)
-        if session is None:  # unless the browser is in already, the page says so
+        if session is None:  # the page reports it, unless the browser is logged in already
             return RedirectResponse("/#stale-link", 303, _HEADERS)
         answer = RedirectResponse("/", 303, {**_HEADERS, "Cache-Control": "no-store"})
         secure = request.url.scheme == "https"

@@ -1,8 +1,8 @@
-"""Logins of browsers: a link that is good once makes a session, which a cookie names.
+"""Logins of browsers: a one-time link starts a session, identified by a cookie.
 
-A page cannot send the token with its streams, and should not keep it.  So who has the token asks the API for
-a link; the browser that opens it within a minute gets the name of a session, which the guard takes instead.
-Sessions live in memory: they end with the process, or after half a day without use.
+A page cannot send the token with its event streams, and should not store it.  So a holder of the token asks
+the API for a link; the browser that opens it within a minute gets a session cookie, which the guard accepts
+instead.  Sessions live in memory: they end with the process, or after half a day without use.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from starlette.requests import cookie_parser
 from natsproxy.addresses import split_host_port
 
 LINK: Final = 60.0
-"""Seconds in which a link is good."""
+"""Seconds for which a link is valid."""
 IDLE: Final = 12 * 3600.0
 """Seconds without use after which a session ends."""
 _MOST: Final = 100  # links, and sessions
 
 
 class Sessions:
-    """The links that nobody has used yet, and the sessions, each with the time of its end."""
+    """The unused links and the sessions, each with its expiry time."""
 
     def __init__(self) -> None:
         self._links: dict[str, float] = {}
@@ -34,7 +34,7 @@ class Sessions:
         return _add(self._links, LINK)
 
     def enter(self, code: str) -> str | None:
-        """Return the name of a new session for the code of a link, None for no such link; it is used up."""
+        """Use up a link; return the name of its new session, None for an unknown code."""
         ends = self._links.pop(code, None)
         if ends is None or ends < trio.current_time():
             return None
@@ -46,21 +46,21 @@ class Sessions:
         ends = self._sessions.pop(name, None)
         if ends is None or ends < trio.current_time():
             return False
-        self._sessions[name] = trio.current_time() + IDLE  # the youngest again
+        self._sessions[name] = trio.current_time() + IDLE  # now the youngest
         return True
 
 
 def cookie_name(host: str) -> str:
     """Return the name of the cookie.  host: the Host header.
 
-    Browsers share cookies between the ports of a host: two proxies must not take each other's.
+    Browsers share cookies between the ports of a host: two proxies must not overwrite each other's.
     """
     port = split_host_port(host)[1]
     return f"natsproxy-{port or 0}"
 
 
 def _named(cookies: str, name: str) -> str:
-    return cookie_parser(cookies).get(name, "")  # others on this host may write theirs as they like
+    return cookie_parser(cookies).get(name, "")  # other applications on this host may set malformed ones
 
 
 def _add(table: dict[str, float], lasts: float) -> str:

@@ -1,7 +1,7 @@
 """The routes of Toxiproxy's API: an ASGI application.
 
 Status codes, bodies and headers are Toxiproxy's own, down to errors that are JSON under `text/plain`.  The
-guard before it adds headers, and refuses what no client of Toxiproxy sends.
+guard before it adds headers, and refuses requests that no client of Toxiproxy sends.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from natsproxy.admin.toxiproxy.go_json import ToxiproxyError
 from natsproxy.admin.toxiproxy.proxies import Proxies, ToxicProxy
 
 VERSION: Final = "2.12.0"
-"""The version of Toxiproxy that this is like."""
+"""The version of Toxiproxy that is emulated."""
 _LIMIT: Final = 25  # seconds for an answer
 _BROWSER: Final = "Mozilla/"
 _JSON: Final = "application/json"
 
 
 class ToxiproxyApp:
-    """Answers for some proxies.  metrics: /metrics is there."""
+    """The application.  metrics: serve /metrics."""
 
     def __init__(self, proxies: Proxies, *, metrics: bool = False) -> None:
         self._proxies = proxies
@@ -43,7 +43,7 @@ class ToxiproxyApp:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        path, known = request.scope["path"], False  # `url` would take a ? of a name for a query
+        path, known = request.scope["path"], False  # `url` would parse a ? in a name as a query
         for methods, pattern, handle in _ROUTES:
             found = pattern.fullmatch(path)
             if found is None or (handle is _show_metrics and not self._metrics):
@@ -52,7 +52,7 @@ class ToxiproxyApp:
             if request.method not in methods and methods:
                 continue
             if request.headers.get("User-Agent", "").startswith(_BROWSER):
-                return _plain(403, "User agent not allowed")  # a page of some site could send it
+                return _plain(403, "User agent not allowed")  # a page of another site could send it
             body = await request.body()
             try:
                 with trio.fail_after(_LIMIT):

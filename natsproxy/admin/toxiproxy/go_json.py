@@ -45,7 +45,7 @@ def first_value(body: bytes) -> Any:
         raise bad_body("EOF")
     try:
         value = _DECODER.raw_decode(text)[0]
-        if "\\ud" in text.lower():  # maybe half a surrogate pair, which nobody can encode: Go reads U+FFFD
+        if "\\ud" in text.lower():  # maybe half a surrogate pair, which cannot be encoded: Go reads U+FFFD
             written = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
             value = json.loads(written.decode("utf-16", "replace"))
         return value
@@ -95,7 +95,7 @@ def table(value: Any) -> Mapping[str, Any]:
 
 
 def fields(value: Any, wanted: Mapping[str, Read]) -> dict[str, Any]:
-    """Return the fields of an object that are wanted and there.  Raises ToxiproxyError."""
+    """Return the wanted fields that an object has.  Raises ToxiproxyError."""
     if value is None:
         return {}
     if not isinstance(value, dict):

@@ -21,9 +21,9 @@ from natsproxy.rules.model.selector import SENDABLE
 
 PREFIX: Final = "nats_"
 PACKET_LOSS: Final = "packet_loss"
-"""Toxiproxy's toxic that loses what it reads.  Here it loses whole messages: the rest would not be NATS."""
+"""Toxiproxy's toxic for packet loss.  Here it loses whole messages, to leave valid NATS."""
 DIRECTIONS: Final = {"downstream": "s2c", "upstream": "c2s"}
-_OURS: Final = ("name", "kind", "direction")  # said by the toxic itself
+_OURS: Final = ("name", "kind", "direction")  # given by the toxic itself
 
 
 class _ToxicPlace(Place):
@@ -35,14 +35,14 @@ class _ToxicPlace(Place):
 
 
 def kind_of(type_name: str) -> Kind | None:
-    """Return the kind of rule that a type of toxic is, None for none."""
+    """Return the kind of rule for a type of toxic, None if there is none."""
     if type_name == PACKET_LOSS:
         return KINDS["drop"]
     return KINDS.get(type_name.removeprefix(PREFIX)) if type_name.startswith(PREFIX) else None
 
 
 def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes: Mapping[str, Any]) -> Rule:
-    """Return the rule that a toxic is.  Raises ConfigError with the reason why it is none."""
+    """Return a toxic as a rule.  Raises ConfigError with the reason why it is not valid."""
     kind = kind_of(type_name)
     assert kind is not None
     if type_name == PACKET_LOSS:
@@ -61,14 +61,14 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
         if not kind.gated:
             raise ConfigError(f"{type_name} has no toxicity below 1: it acts always")
         share = table.get("probability", 1)
-        if isinstance(share, int | float):  # else the rule has an error to tell
+        if isinstance(share, int | float):  # otherwise the rule reports the error
             table["probability"] = max(0.0, toxicity) * share
     (rule,) = parse_rules([table], KINDS, place=_ToxicPlace())
     return rule
 
 
 def stream_of(type_name: str, toxicity: float, attributes: Mapping[str, Any]) -> str:
-    """Return the stream of a toxic whose request names none; `rule_of` has the reason against both."""
+    """Return the stream of a toxic whose request names none; `rule_of` gives the reason if none is valid."""
     for stream in DIRECTIONS:
         try:
             rule_of(type_name, type_name, stream, toxicity, attributes)
@@ -87,7 +87,7 @@ def _loss(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_units(read: Convert | None, value: Any) -> Any:
-    """Return a value as a rule has it: with the unit, where a setting is a duration."""
+    """Return a value as in a rule: with a unit, if the setting is a duration."""
     if read is None or _takes(read, value):
         return value
     in_ms = _in_ms(value)

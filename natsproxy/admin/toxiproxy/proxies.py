@@ -1,6 +1,6 @@
 """The proxies of Toxiproxy's API: each is a `Proxy` of its own while it is enabled.
 
-Settings that the API does not know are those of `base`, without the time limits that a toxic would run into.
+Settings that the API does not have come from `base`, without the timeouts that a toxic would trigger.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ class ToxicProxy:
         }
 
     async def rules_in_force(self) -> None:
-        """Wait until its toxics that are rules are in force on all connections."""
+        """Wait until those of its toxics that are rules are in force on all connections."""
         if self._proxy is not None:
             await self._proxy.rules_in_force()
 
     async def differs(self, listen: str, upstream: str) -> bool:
-        """Tell whether it is to listen or to go somewhere else.  Raises ToxiproxyError for no address."""
+        """Tell whether these addresses differ from its own.  Raises ToxiproxyError for an invalid one."""
         return upstream != self.upstream or (
             listen != self.listen and str(await _resolved(listen)) != self.listen
         )
 
-    # -- its life
+    # -- lifecycle
 
     async def start(self, nursery: trio.Nursery, collection: ProxyCollection) -> None:
-        """Listen; do nothing where it does already.  Raises ToxiproxyError."""
+        """Listen; does nothing if it already does.  Raises ToxiproxyError."""
         if self.enabled:
             return
         sock = _listening(await _resolved(self.listen))
@@ -109,7 +109,7 @@ class ToxicProxy:
             self._stopped.set()
 
     async def stop(self, collection: ProxyCollection) -> None:
-        """Listen no more, and close its connections; its toxics stay."""
+        """Stop listening, and close its connections; its toxics stay."""
         if self._proxy is not None:
             self._scope.cancel()
             await self._stopped.wait()
@@ -127,7 +127,7 @@ class ToxicProxy:
 
 
 class MainProxy(ToxicProxy):
-    """The proxy of `natsproxy run`: its toxics are the API's, and nothing else."""
+    """The proxy of `natsproxy run`: the API controls only its toxics."""
 
     fixed = True
 
@@ -145,7 +145,7 @@ class MainProxy(ToxicProxy):
         return super().as_json()
 
     async def differs(self, listen: str, upstream: str) -> bool:
-        """Tell whether it is to listen or to go somewhere else.  Raises ToxiproxyError for no address."""
+        """Tell whether these addresses differ from its own.  Raises ToxiproxyError for an invalid one."""
         self._look()
         return await super().differs(listen, upstream)
 
@@ -157,8 +157,8 @@ class MainProxy(ToxicProxy):
 class Proxies:
     """The proxies of the API, by name.
 
-    base: their settings where the API has none.  nursery: they run in it; the server sets it.
-    collection: those that run, for others.  main: one that is there already.
+    base: settings that the API does not have.  nursery: they run in it; the server sets it.
+    collection: the running ones, for other APIs.  main: one that exists from the start.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Proxies:
             raise ToxiproxyError(404, "proxy not found") from None
 
     async def create(self, body: bytes) -> ToxicProxy:
-        """Make the proxy of a request.  Raises ToxiproxyError."""
+        """Create the proxy of a request.  Raises ToxiproxyError."""
         given = fields(first_value(body), _FIELDS)
         for field in ("name", "upstream"):
             if not given.get(field):
@@ -220,7 +220,7 @@ class Proxies:
             del self._proxies[name]
 
     async def populate(self, body: bytes, made: list[ToxicProxy]) -> None:
-        """Make the proxies of a list; equal ones stay.  made: gets them.  Raises ToxiproxyError."""
+        """Create the proxies of a list; identical ones stay.  made: receives them.  Raises ToxiproxyError."""
         value = first_value(body)
         if not isinstance(value, list | None):
             raise bad_body("json: cannot unmarshal into Go value of type []")
@@ -270,7 +270,7 @@ def _not_ours(name: str) -> ToxiproxyError:
 
 
 def _server(upstream: str) -> Server:
-    """Return the server of an upstream; clients of one that is no address are closed when they come."""
+    """Return the server of an upstream; for an invalid address, clients are closed when they connect."""
     try:
         return read_server(upstream, port=None, credentials=True)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The server of Toxiproxy's API, with the proxies that its clients make."""
+"""The server of Toxiproxy's API, with the proxies that its clients create."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _OPEN: Final = "Toxiproxy's API has no authentication, and other machines than t
 
 
 class ReportError(Protocol):
-    """Takes a sentence for the log and its level."""
+    """A function that takes a log message and its level."""
 
     def __call__(self, text: str, *, level: str) -> None:
-        """Take them."""
+        """Log a message."""
         ...
 
 
 class ToxiproxyServer(HttpServer):
     """Serves the API.
 
-    base: settings of the proxies that the API does not know.  collection: gets those that run.  report: takes
-    a sentence and its level in the log.  config: the proxies to begin with, as for /populate.
-    main: a proxy that is there in any case; the API changes its toxics only.  hosts: further names under
+    base: settings of the proxies that the API does not have.  collection: receives those that run.  report:
+    takes a log message and its level.  config: the initial proxies, as for /populate.
+    main: a proxy that always exists; the API changes its toxics only.  hosts: further names under
     which clients reach the API.
     """
 

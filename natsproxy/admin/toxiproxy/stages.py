@@ -1,25 +1,25 @@
 """The toxics of Toxiproxy as stages of a chain: bytes and time in, bytes out.
 
 Theory
-1. A stage queues chunks, and `release` returns those that may go now, in order: the one at the head waits for
-   its time.  The end of the stream is a chunk too (`END`), so that it keeps its place behind the bytes before
+1. A stage queues chunks, and `release` returns those that are due, in order: the one at the head waits for
+   its time.  The end of the stream is a chunk too (`END`), so that it stays in order after the bytes before
    it.
-2. A stage that closes a connection emits an END of its own; what comes to it later is lost.
-3. A toxic acts on a share of the connections (its toxicity).  On the others its stage lets all pass.
-4. When a toxic is changed, the chunk that waits at the head goes at once, and the others wait anew.  When it
-   is removed, all that it holds goes at once.
+2. A stage that closes a connection emits its own END; later input is lost.
+3. A toxic acts on a share of the connections (its toxicity).  On the others its stage is transparent.
+4. When a toxic is changed, the chunk at the head is sent at once, and the delays of the others start again.
+   When it is removed, all that it holds is sent at once.
 
-Attributes and their effects are Toxiproxy's, its odd ones included: `timeout` counts from the last chunk,
-`slicer` has its delay in microseconds, and `bandwidth` with rate 0 keeps everything and loses nothing.
+Attributes and their effects are Toxiproxy's, quirks included: `timeout` counts from the last chunk, `slicer`
+has its delay in microseconds, and `bandwidth` with rate 0 holds everything and loses nothing.
 
-Why these are no link rules, although there are rules of nearly the same names (as toxics, `nats_latency` and
-so on)
-- `timeout`, `reset_peer` and `limit_data` lose bytes in the middle of a frame.  Behind a rule the stream is
-  still one of whole frames.  So toxics act below the session, and all of them do: each on what the one
-  created before it lets go, where the conditions of a link are a sum.
-- What `latency` and `slow_close` hold goes when they are changed or removed, and what a rule holds keeps its
-  time.
-- `latency` draws a delay for each chunk, `bandwidth` lets bytes wait before they go and saves up no idle
+Why these are not link rules, although rules of nearly the same names exist (as toxics, `nats_latency` and so
+on):
+- `timeout`, `reset_peer` and `limit_data` lose bytes in the middle of a frame.  After a rule the stream still
+  consists of whole frames.  So toxics act below the session, each on the output of the one created before it,
+  whereas the conditions of a link add up.
+- Bytes held by `latency` and `slow_close` are sent when these are changed or removed; those held by a rule
+  keep their time.
+- `latency` draws a delay per chunk, `bandwidth` delays bytes before sending and allows no burst after idle
   time, and `slicer` varies its sizes.
 """
 
@@ -36,7 +36,7 @@ _FEW: Final = 64 * 1024
 
 
 class Chunk(NamedTuple):
-    """Bytes that came together, and the time (ns) from which delays count."""
+    """Bytes received together, and the time (ns) from which delays count."""
 
     data: bytes
     t: int
@@ -47,17 +47,17 @@ END: Final = Chunk(b"", 0)
 
 
 class ToxicStage:
-    """One toxic on one direction of one connection; by itself it is `noop`, which lets all pass.
+    """One toxic on one direction of one connection; the base class is `noop`, which passes everything.
 
-    active: it acts on this connection.  fresh: the connection is younger than the toxic.  over: its END is
-    out.  bytes: that it holds.  room: more of them keep their sender from sending.  closes: it emitted an END
-    of its own.  resets: such an END is a reset.
+    active: it acts on this connection.  fresh: the connection is younger than the toxic.  over: its END was
+    emitted.  bytes: those it holds.  room: the most bytes before the sender must wait.  closes: it emitted
+    its own END.  resets: that END is a reset.
     """
 
     ATTRIBUTES: tuple[str, ...] = ()
     """Names of the attributes, which are whole numbers and 0 by default."""
     room = _FEW
-    _at: int | None = None  # the time (ns) at which it does something next
+    _at: int | None = None  # the time (ns) of its next action
 
     def __init__(self, attributes: Mapping[str, int], random: Random, now: int) -> None:
         self.attributes = attributes
@@ -66,17 +66,17 @@ class ToxicStage:
         self.bytes = 0
         self._random = random
         self._queue: deque[Chunk] = deque()
-        self._hurried = False  # the chunk at the head goes at once
+        self._hurried = False  # the chunk at the head is due at once
         self._begin(now)
 
     def put(self, chunk: Chunk) -> None:
-        """Take a chunk."""
+        """Add a chunk."""
         if not self.over:
             self._queue.append(chunk)
             self.bytes += len(chunk.data)
 
     def release(self, now: int) -> list[Chunk]:
-        """Return the chunks that go now."""
+        """Return the chunks that are due."""
         out: list[Chunk] = []
         while not self.over:
             chunk = self._next(now) if self.active and not self._hurried else self._take()
@@ -92,27 +92,27 @@ class ToxicStage:
 
     @property
     def due(self) -> int | None:
-        """The time (ns) at which `release` may have something new; None for none."""
+        """The next time (ns) at which `release` may return something; None for none."""
         return None if self.over or not self.active else self._at
 
     def change(self, attributes: Mapping[str, int], active: bool, now: int) -> None:
-        """Go on with other attributes: the chunk at the head goes at once."""
+        """Apply other attributes: the chunk at the head is due at once."""
         self._hurried = bool(self._queue) and self._queue[0] is not END
         self.attributes, self.active = attributes, active
         self._begin(now)
 
     def drain(self) -> list[Chunk]:
-        """Return what goes on when the toxic is removed; an END of its own where that ends the connection."""
+        """Return the chunks to send when the toxic is removed; its own END if it ends the connection."""
         return list(self._queue)
 
-    # -- for the toxics
+    # -- overridden by the toxics
 
     def _begin(self, now: int) -> None:
-        """Begin to act, from the start or with other attributes."""
+        """Start acting, at first or with other attributes."""
         self._at = None
 
     def _next(self, now: int) -> Chunk | None:
-        """Return the next chunk that goes now, None for none yet."""
+        """Return the next chunk that is due, None for none yet."""
         if self._queue and self._at is None:
             self._at = self._time(self._queue[0], now)
         if self._at is None or now < self._at:
@@ -121,11 +121,11 @@ class ToxicStage:
         return END if head is END else self._let_go(head, at, now)
 
     def _time(self, head: Chunk, now: int) -> int | None:
-        """Return the time (ns) at which the chunk at the head may go; None where it may not."""
+        """Return the time (ns) at which the chunk at the head is due; None for never."""
         return now
 
     def _let_go(self, head: Chunk, at: int, now: int) -> Chunk:
-        """Return what goes of the chunk that was at the head, and whose time was `at`."""
+        """Return the part to send of the chunk that was at the head, which was due at `at`."""
         return head
 
     def _take(self) -> Chunk | None:
@@ -153,13 +153,13 @@ class LatencyStage(ToxicStage):
 
 
 class BandwidthStage(ToxicStage):
-    """Lets bytes go at a rate, in kilobytes of 1000 bytes per second; none at rate 0."""
+    """Limits the rate, in kilobytes of 1000 bytes per second; rate 0 stops all bytes."""
 
     ATTRIBUTES = ("rate",)
 
     def _begin(self, now: int) -> None:
         super()._begin(now)
-        self._free = now  # when the line has sent what it took
+        self._free = now  # when the line is idle again
 
     def _time(self, head: Chunk, now: int) -> int | None:
         rate = self.attributes["rate"]
@@ -178,7 +178,7 @@ class BandwidthStage(ToxicStage):
 
 
 class SlowCloseStage(ToxicStage):
-    """Keeps the end of the stream back."""
+    """Delays the end of the stream."""
 
     ATTRIBUTES = ("delay",)
 
@@ -187,10 +187,10 @@ class SlowCloseStage(ToxicStage):
 
 
 class SlicerStage(ToxicStage):
-    """Cuts chunks into pieces, with a pause behind each."""
+    """Cuts chunks into pieces, with a pause after each."""
 
     ATTRIBUTES = ("average_size", "size_variation", "delay")
-    _pieces = 0  # how many there are of the chunk at the head, which is cut
+    _pieces = 0  # number of pieces of the chunk at the head that was cut
 
     def _begin(self, now: int) -> None:
         super()._begin(now)
@@ -224,7 +224,7 @@ class SlicerStage(ToxicStage):
         return pieces
 
     def change(self, attributes: Mapping[str, int], active: bool, now: int) -> None:
-        """Go on with other attributes: the rest of a chunk that it has cut goes at once."""
+        """Apply other attributes: the rest of a chunk that was cut is due at once."""
         rest = [self._queue.popleft() for _ in range(self._pieces)]
         super().change(attributes, active, now)
         self._pieces, self._hurried = 0, bool(rest)
@@ -233,7 +233,7 @@ class SlicerStage(ToxicStage):
 
 
 class LimitDataStage(ToxicStage):
-    """Closes the connection when so many bytes have passed; the count survives changes."""
+    """Closes the connection after a number of bytes; the count survives changes."""
 
     ATTRIBUTES = ("bytes",)
     _passed = 0
@@ -251,7 +251,7 @@ class LimitDataStage(ToxicStage):
 
 
 class _Losing(ToxicStage):
-    """Loses all bytes, and closes at a time."""
+    """Loses all bytes, and closes the connection at some time."""
 
     def _next(self, now: int) -> Chunk | None:
         if self._queue:
@@ -261,11 +261,11 @@ class _Losing(ToxicStage):
         return None if self._at is None or now < self._at else self._close()
 
     def _lose(self, now: int) -> None:
-        """Set the time, now that something comes."""
+        """Set the time on new input."""
 
 
 class TimeoutStage(_Losing):
-    """Loses all bytes, and closes when none has come for a time; at 0 it never does."""
+    """Loses all bytes, and closes the connection after a time without input; 0: never."""
 
     ATTRIBUTES = ("timeout",)
 
@@ -288,7 +288,7 @@ class ResetPeerStage(_Losing):
     ATTRIBUTES = ("timeout",)
 
     def _begin(self, now: int) -> None:
-        if not self.active:  # else its time stays, once it is set
+        if not self.active:  # otherwise the time stays once it is set
             self._at = None
 
     def _lose(self, now: int) -> None:
@@ -300,7 +300,7 @@ class ResetPeerStage(_Losing):
         return super()._close()
 
     def drain(self) -> list[Chunk]:
-        """End a connection of which it lost bytes."""
+        """End the connection if it lost bytes."""
         return [self._close()] if self.active and self._at is not None else super().drain()
 
 
@@ -320,10 +320,9 @@ STAGES: Final[dict[str, type[ToxicStage]]] = {
 class ToxicChain:
     """The toxics on one direction of one connection, in the order in which they were added.
 
-    It knows neither sockets nor a clock.  Bytes are put in at one end; `step` moves what may move now, and
-    returns what comes out at the other.
-    done: the end of the stream has come out.  closed_by: the toxic whose doing that was, "" for none.
-    resets: it is a reset.
+    It knows neither sockets nor a clock.  Bytes are put in at one end; `step` moves what is due, and returns
+    what comes out at the other.  done: the end of the stream has come out.  closed_by: the toxic that caused
+    it, "" for none.  resets: it is a reset.
     """
 
     def __init__(self) -> None:
@@ -344,7 +343,7 @@ class ToxicChain:
         return self._stages[name]
 
     def remove(self, name: str, now: int) -> list[Chunk]:
-        """Remove a stage; return what comes out, as `step` does: the chunks that it held go on at once."""
+        """Remove a stage; return the output, as `step` does: the chunks that it held are sent at once."""
         out = self._move(now)
         place, stage = list(self._stages).index(name), self._stages.pop(name)
         left = [] if stage.over else stage.drain()
@@ -380,7 +379,7 @@ class ToxicChain:
         return chunks
 
     def _note(self, name: str, stage: ToxicStage, out: list[Chunk]) -> None:
-        """Note who closes, where the end that has come out of a stage is its own."""
+        """Note which stage closes, if the END that came out of it is its own."""
         if stage.closes and out and out[-1] is END:
             self.closed_by, self.resets = name, stage.resets
 
@@ -392,14 +391,14 @@ class ToxicChain:
 
     @property
     def due(self) -> int | None:
-        """The time (ns) at which `step` has something to do next; None for none."""
+        """The next time (ns) at which `step` has something to do; None for none."""
         if self.done:
             return None
         return min((due for stage in self._stages.values() if (due := stage.due) is not None), default=None)
 
     @property
     def held(self) -> int:
-        """Bytes that it holds."""
+        """The number of bytes that it holds."""
         return sum(stage.bytes for stage in self._stages.values())
 
     @property

@@ -1,8 +1,8 @@
 """Legs with toxics: a chain stands between the session and the socket that a direction goes to.
 
-The chain is behind the session, so that it cuts and delays the very bytes that a peer gets.  The end of a
-stream takes the same way: the leg that it comes from keeps it back until it has passed the chain, because
-the session would end the connection, and lose what the chain still holds.
+The chain is after the session, so that it cuts and delays the bytes that a peer gets.  The end of a stream
+goes through it too: the leg that it comes from withholds it until it has passed the chain, because the
+session would end the connection, and lose what the chain still holds.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class ToxicTraffic:
 class Flow:
     """One direction of one connection: its chain, and the leg that it goes to.
 
-    traffic: counts its bytes.  ended: the sender's stream is over.  released: its end may be known.  moved:
-    wakes those who wait for room in the chain.  closed: called when a toxic ends the connection.
-    The loss of the receiver's leg is an error of `put` alone; whoever reads that leg sees it in any case.
+    traffic: counts its bytes.  ended: the sender's stream has ended.  released: the session may see that end.
+    moved: wakes tasks that wait for room in the chain.  closed: called when a toxic ends the connection.
+    The loss of the receiver's leg is raised by `put` only; the reader of that leg sees it in any case.
     """
 
     def __init__(self, target: AnyLeg, traffic: ToxicTraffic, closed: Callable[[ToxicChain], None]) -> None:
@@ -46,7 +46,7 @@ class Flow:
         self._woken = trio.Event()
 
     async def run(self) -> None:
-        """Move what becomes due, until cancelled."""
+        """Send chunks when they are due, until cancelled."""
         while True:
             self._woken = trio.Event()
             due = self.chain.due
@@ -63,13 +63,13 @@ class Flow:
         self._send(self.chain.step(now))
 
     def end(self) -> None:
-        """Take the end of the sender's stream."""
+        """Note the end of the sender's stream."""
         self.ended = True
         self.chain.end()
         self.step()
 
     def finish(self) -> None:
-        """Half-close the receiver's leg behind all that is on its way."""
+        """Half-close the receiver's leg after all bytes in the chain."""
         self._finishing = True
         if self.chain.done:
             self._target.finish()
@@ -78,7 +78,7 @@ class Flow:
             self.step()
 
     def step(self) -> None:
-        """Send what may go now."""
+        """Send what is due."""
         with suppress(LegLost):
             self._send(self.chain.step(now_ns()))
 
@@ -93,7 +93,7 @@ class Flow:
         self.moved.unpark_all()
         try:
             for chunk in chunks:
-                if chunk.data:  # one by one: a slicer cuts in vain where the kernel gets all at once
+                if chunk.data:  # one by one: joined writes would undo the slicer
                     self.traffic.sent += len(chunk.data)
                     self._target.write_all([chunk.data])
         finally:
@@ -124,7 +124,7 @@ class ToxicLeg(LayeredLeg):
             self._incoming.traffic.received += len(data)
             return data
         self._incoming.end()
-        if self._outgoing.ended:  # both peers have left, and nobody waits for anything
+        if self._outgoing.ended:  # both peers have left: nothing to wait for
             self._outgoing.released.set()
             self._incoming.released.set()
         return self._end()

@@ -1,7 +1,7 @@
 """The toxics of one proxy: those of its own types in the chains of its connections, the others as rules.
 
-A change acts on open connections at once.  Whether a toxic acts on a connection is drawn once, and drawn
-again when the toxic is changed; the seed of the proxy decides.
+A change acts on open connections at once.  Whether a toxic acts on a connection is drawn once, and again when
+the toxic is changed; the draw is seeded by the proxy.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Toxic:
 class Toxics:
     """The toxics of one proxy, in order of creation.
 
-    traffic: of both directions, upstream first.  seed: of all chances.  end: ends a connection, by its
-    number, for a toxic.  book: returns the rules of the proxy while it runs.
+    traffic: of both directions, upstream first.  seed: of all random choices.  end: ends a connection, by
+    its number, for a toxic.  book: returns the rules of the proxy while it runs.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Toxics:
         self._toxics: dict[str, Toxic] = {}
         self._flows: dict[tuple[int, bool], Flow] = {}  # by connection, and whether they go upstream
 
-    # -- what clients ask for
+    # -- requests of clients
 
     def all(self) -> list[Toxic]:
         """Return the toxics: those upstream first."""
@@ -157,10 +157,10 @@ class Toxics:
         return toxic
 
     def remove(self, name: str) -> None:
-        """Remove a toxic; what it holds goes on.  Raises ToxiproxyError."""
+        """Remove a toxic; bytes that it holds are sent.  Raises ToxiproxyError."""
         toxic, book = self.get(name), self._book()
         del self._toxics[name]
-        if not toxic.on_bytes and book is not None and name in book.entries:  # else it was removed there
+        if not toxic.on_bytes and book is not None and name in book.entries:  # else already removed
             book.remove(name)
         for _, flow in self._flows_of(toxic):
             flow.remove(name)
@@ -171,11 +171,11 @@ class Toxics:
             self.remove(name)
 
     def rules(self) -> list[Rule]:
-        """Return those that are rules."""
+        """Return the toxics that are rules."""
         return [rule for toxic in self._toxics.values() if (rule := toxic.rule()) is not None]
 
     def _put(self, toxic: Toxic) -> None:
-        """Let a toxic be in force, in the place of one of its name.  Raises ToxiproxyError."""
+        """Put a toxic in force, replacing one of its name.  Raises ToxiproxyError."""
         rule, book = toxic.rule(), self._book()
         if rule is not None and book is not None:
             if rule.name in book.entries and rule.name not in self._toxics:
@@ -193,7 +193,7 @@ class Toxics:
         """Put the toxics over the legs of a connection for the duration of the block."""
 
         def closed(chain: ToxicChain) -> None:
-            for flow in flows:  # nobody waits for what is still on its way
+            for flow in flows:  # bytes still in a chain are dropped
                 flow.released.set()
             self._end(conn, f"toxic {chain.closed_by}", chain.resets)
 

@@ -1,7 +1,7 @@
 // The admin API: requests, and streams of events.
 
-/** An answer that is an error.  status: of HTTP; 0 where nobody answered. */
-export class ApiError extends Error {
+/** A failed request.  status: of HTTP; 0 without an answer. */
+export class RequestFailed extends Error {
   constructor(text, status) {
     super(text);
     this.status = status;
@@ -11,7 +11,7 @@ export class ApiError extends Error {
 /** The proxy that the page shows. */
 export const proxy = { name: "main" };
 
-/** Return the whole path of one below the proxy; a path that begins with a slash is whole already. */
+/** Return the full path of a path below the proxy; one that begins with a slash is absolute. */
 export function path(below) {
   return below.startsWith("/") ? below : `/v1/proxies/${encodeURIComponent(proxy.name)}/${below}`;
 }
@@ -23,7 +23,7 @@ export function onRefused(run) {
   refused = run;
 }
 
-/** Return the value of an answer and its headers.  Throws ApiError. */
+/** Return the value of an answer and its headers.  Throws RequestFailed. */
 export async function call(method, below, body, headers = {}) {
   const sent = body === undefined ? headers : { "Content-Type": "application/json", ...headers };
   let answer;
@@ -35,31 +35,31 @@ export async function call(method, below, body, headers = {}) {
       signal: AbortSignal.timeout(20_000),
     });
   } catch {
-    throw new ApiError("The proxy does not answer.", 0);
+    throw new RequestFailed("The proxy does not answer.", 0);
   }
   const text = await answer.text();
   let value = null;
   try {
     value = text ? JSON.parse(text) : null;
   } catch {
-    throw new ApiError(`The answer is no JSON (${answer.status}).`, answer.status);
+    throw new RequestFailed(`The answer is not JSON (${answer.status}).`, answer.status);
   }
   if (!answer.ok) {
     if (answer.status === 401 && !headers.Authorization) refused();
-    throw new ApiError(value?.error ?? `The answer is ${answer.status}.`, answer.status);
+    throw new RequestFailed(value?.error ?? `The answer is ${answer.status}.`, answer.status);
   }
   return { value, headers: answer.headers };
 }
 
-/** Return the value of an answer.  Throws ApiError. */
+/** Return the value of an answer.  Throws RequestFailed. */
 export async function ask(method, below, body, headers) {
   return (await call(method, below, body, headers)).value;
 }
 
 /**
- * A stream of events.  handlers: by the names of events; `state` gets "open", "lost" or "closed".
+ * A stream of server-sent events.  handlers: by event name; `state` gets "open", "lost" or "closed".
  *
- * It is closed while nobody sees the page: a browser has six connections to a host, for all pages.
+ * It is closed while the page is hidden: a browser has six connections per host, for all pages.
  */
 export class Stream {
   constructor(below, params, handlers) {
@@ -81,12 +81,12 @@ export class Stream {
     }
   }
 
-  /** An error of the transport is retried by the browser, one of HTTP is not. */
+  /** The browser retries after transport errors, but not after HTTP errors. */
   failed() {
     this.handlers.state?.("lost");
     if (this.source?.readyState !== EventSource.CLOSED) return;
     this.stop();
-    ask("GET", "").catch(() => {}); // asks for a login, if that is the reason
+    ask("GET", "").catch(() => {}); // shows the login, if that is the reason
     this.timer = setTimeout(() => document.hidden || this.start(), 2000);
   }
 
@@ -103,7 +103,7 @@ export class Stream {
   }
 }
 
-/** Ask again and again while the page is seen; returns a function that ends it. */
+/** Poll while the page is visible; returns a function that stops it. */
 export function poll(seconds, run) {
   let ended = false;
   let timer = 0;

@@ -1,4 +1,4 @@
-// Captures: begin and end one, mark a place in it, and fetch its segments.
+// Captures: start and stop one, write a note into it, download its segments.
 
 import { ask, path, poll } from "./api.js";
 import { button, el, fill, labelled, line, put, say } from "./dom.js";
@@ -16,7 +16,7 @@ class CapturesView {
   constructor() {
     this.name = el("input", { type: "text", value: freshName(), spellcheck: "false", autocomplete: "off", maxlength: 100 });
     this.subject = el("input", { type: "text", placeholder: "all", spellcheck: "false", autocomplete: "off", maxlength: 256 });
-    this.mark = el("input", { type: "text", placeholder: "what happens now", autocomplete: "off", maxlength: 1000 });
+    this.mark = el("input", { type: "text", placeholder: "what is happening now", autocomplete: "off", maxlength: 1000 });
     this.dot = el("span", { class: "dot" });
     this.words = el("p", { class: "recording", role: "status" });
     this.start = el(
@@ -31,8 +31,8 @@ class CapturesView {
       { class: "line", hidden: true, on: { submit: (event) => this.sent(event, () => this.note()) } },
       labelled("Mark", this.mark),
       el("button", { type: "submit" }, "Mark this moment"),
-      button("New segment", () => this.act(() => ask("POST", "capture/rotate"), "A new segment begins."), { title: "Goes on in another file" }),
-      button("Stop", () => this.act(() => ask("DELETE", "capture"), "The capture is closed."), { class: "primary" }),
+      button("New segment", () => this.act(() => ask("POST", "capture/rotate"), "A new segment was started."), { title: "Continue in another file" }),
+      button("Stop", () => this.act(() => ask("DELETE", "capture"), "The capture was closed."), { class: "primary" }),
     );
     this.rows = el("tbody");
     this.total = el("span", { class: "note" });
@@ -66,7 +66,7 @@ class CapturesView {
     this.during.hidden = !state.recording;
     const waiting = state.waiting ? `, ${bytes(state.waiting)} not written yet` : "";
     if (state.recording) put(this.words, `Recording to ${line(state.file, 400)}: ${bytes(state.size)}${waiting}`);
-    else put(this.words, state.unwritten ? `The last capture is not whole: ${line(state.unwritten)}` : "Nothing is being recorded.");
+    else put(this.words, state.unwritten ? `The last capture is incomplete: ${line(state.unwritten)}` : "Nothing is being recorded.");
     this.words.classList.toggle("bad", !state.recording && Boolean(state.unwritten));
     const text = JSON.stringify(segments);
     if (text !== this.listed) this.list(segments);

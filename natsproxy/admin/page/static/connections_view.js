@@ -1,6 +1,6 @@
-// Connections: the list with its rates, and one with its subscriptions; suspend, pause, close.
+// Connections: the list with rates, and one with its subscriptions; suspend, pause, close.
 
-import { ApiError, ask, poll } from "./api.js";
+import { RequestFailed, ask, poll } from "./api.js";
 import { button, el, fill, labelled, line, put, say, shown } from "./dom.js";
 import { bytes, count, duration, glob, moment, short } from "./format.js";
 import { VirtualList } from "./virtual_list.js";
@@ -9,7 +9,7 @@ const MOST = 1000; // connections in one answer
 const SUBS = 500; // subscriptions in one answer
 const HEIGHT = 30;
 const PERIOD = 1; // seconds
-// Name, text, order of the API (null: only here), value for an order here, and whether large ones come first.
+// Name, text, sort order of the API (null: sorted here), sort key for that, and whether it is descending.
 const COLUMNS = [
   ["conn", "#", "cid", (one) => one.conn, false],
   ["name", "Client", null, (one) => one.name || one.client, false],
@@ -127,7 +127,7 @@ class ConnectionsView {
     found.sort((a, b) => sign * compare(value(a), value(b)) || a.conn - b.conn);
     this.list.set(found);
     this.empty.hidden = found.length > 0;
-    const more = this.total > this.byConn.size ? `, the first ${count(this.byConn.size)} by this order are here` : "";
+    const more = this.total > this.byConn.size ? `, showing the first ${count(this.byConn.size)} in this order` : "";
     put(this.note, `${count(this.total ?? 0)} open${found.length < this.byConn.size ? `, ${count(found.length)} shown` : ""}${more}`);
   }
 
@@ -144,7 +144,7 @@ class ConnectionsView {
     try {
       one = await ask("GET", `connections/${conn}?limit=${SUBS}`);
     } catch (error) {
-      if (error instanceof ApiError && error.status === 404) fill(this.detail, el("p", { class: "empty" }, `Connection #${conn} is closed.`));
+      if (error instanceof RequestFailed && error.status === 404) fill(this.detail, el("p", { class: "empty" }, `Connection #${conn} is closed.`));
       return;
     }
     if (this.list.chosen?.conn !== conn) return;
@@ -163,14 +163,14 @@ class ConnectionsView {
     fill(
       this.detail,
       el("header", { class: "head" }, el("span", { class: "op" }, `#${one.conn}`), el("h2", {}, el("bdi", {}, line(one.name || one.client))), button("✕", () => this.close(), { class: "quiet close", "aria-label": "Close the pane (Escape)" })),
-      (one.suspended || one.paused) && el("p", { class: "changed" }, one.suspended ? "Suspended: its messages are lost, it stays open." : "Paused: nothing is read from it."),
+      (one.suspended || one.paused) && el("p", { class: "changed" }, one.suspended ? "Suspended: its messages are dropped, it stays open." : "Paused: nothing is read from it."),
       el(
         "div",
         { class: "actions" },
         button("Its frames", () => (location.hash = `#frames?conn=${one.conn}`), { class: "primary" }),
-        button(one.suspended ? "Resume" : "Suspend", change({ suspended: !one.suspended }), { title: "Lose its messages; it stays open" }),
-        button(one.paused ? "Read on" : "Pause 10 s", change({ paused: one.paused ? false : "10s" }), { title: "Read nothing from it; nothing is lost" }),
-        button("Close", end("", "closed"), { title: "Its client comes back" }),
+        button(one.suspended ? "Resume" : "Suspend", change({ suspended: !one.suspended }), { title: "Drop its messages; it stays open" }),
+        button(one.paused ? "Resume reading" : "Pause 10 s", change({ paused: one.paused ? false : "10s" }), { title: "Stop reading from it; nothing is lost" }),
+        button("Close", end("", "closed"), { title: "The client reconnects" }),
         button("Reset", end("?reset=true", "reset"), { title: "Close with RST" }),
       ),
       this.counts,

@@ -5,19 +5,19 @@
 // 2. by a message of a stream: its publish ack, its deliveries and their acks;
 // 3. as copies: a publish without a reply subject and the deliveries of the same subject and payload after it.
 //
-// All are looked for among the frames that are here, which may be a sample of the traffic.
+// Only the frames in the page are searched, which may be a sample of the traffic.
 
 import { el, fill, line, put } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { fate, preview } from "./frame_detail.js";
 
 const MOST = 200; // frames in one conversation
-const COPIES_NS = 5e9; // the time in which copies are delivered
+const COPIES_NS = 5e9; // the time within which copies are delivered
 const MOST_LANES = 4; // connections with a lane of their own
 const PUBLISHES = new Set(["PUB", "HPUB"]);
 const MESSAGES = new Set([...PUBLISHES, "MSG", "HMSG"]);
 
-/** Return the keys by which a message belongs to others. */
+/** Return the keys that a message shares with related ones. */
 function keys(row) {
   const found = [];
   if (row.reply && !row.reply.startsWith("$JS.ACK.")) found.push(`to ${row.reply}`);
@@ -27,7 +27,7 @@ function keys(row) {
   return found;
 }
 
-/** Return the keys that open a search: a subject counts only where it is the reply subject of some frame. */
+/** Return the keys to start a search with: a subject counts only if it is the reply subject of some frame. */
 function opening(row, replies) {
   return keys(row).filter((key) => key.startsWith("at ") || replies.has(key.slice(3)));
 }
@@ -43,7 +43,7 @@ function copies(row, frames) {
   return alike.filter((one) => one === sent || (!PUBLISHES.has(one.op) && one.t_ns >= sent.t_ns && (!next || one.t_ns < next.t_ns)));
 }
 
-/** Return the frames of the conversation of one, in order. */
+/** Return the frames of a frame's conversation, in order. */
 export function conversation(row, frames) {
   if (!MESSAGES.has(row.op)) return [row];
   const replies = new Set(frames.map((one) => one.reply).filter(Boolean));
@@ -67,7 +67,7 @@ export function conversation(row, frames) {
 
 /** The pane with a conversation. */
 export class Conversation {
-  /** choose(row): a frame of it is chosen. */
+  /** choose(row): called when a frame of it is selected. */
   constructor(choose) {
     this.choose = choose;
     this.note = el("p", { class: "note" });
@@ -82,7 +82,7 @@ export class Conversation {
     if (this.root.hidden) return;
     const lanes = [...new Set(found.map((one) => one.conn))];
     const wide = lanes.length <= MOST_LANES;
-    // The server stands behind the first client: requester, server, responders.
+    // The server's lane follows the first client: requester, server, responders.
     const at = new Map(lanes.map((conn, index) => [conn, index === 0 ? 1 : index + 2]));
     const columns = wide ? Math.max(2, lanes.length + 1) : 2;
     this.body.style.setProperty("--lanes", columns);

@@ -1,8 +1,8 @@
 // Elements and texts.
 //
-// Subjects, headers, names and payloads are hostile.  They reach the document through `el` only, which makes
-// text nodes and never markup, and through `shown` or `line`, which write out what a reader would not see:
-// control characters and marks that turn the direction of text around.
+// Subjects, headers, names and payloads are untrusted.  They reach the document only through `el`, which makes
+// text nodes and never markup, and through `shown` or `line`, which escape invisible characters: control
+// characters and marks that change the direction of text.
 
 const UNSEEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]|[\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
@@ -14,7 +14,7 @@ function escaped(char) {
   return code < 0x10000 ? "\\u" + code.toString(16).padStart(4, "0") : `\\u{${code.toString(16)}}`;
 }
 
-/** Return a text of several lines as it may be shown. */
+/** Return a text of several lines, escaped for display. */
 export function shown(text) {
   return String(text).replace(/\r\n/g, "\n").replace(UNSEEN, escaped);
 }
@@ -53,7 +53,7 @@ export function fill(node, ...children) {
   return node;
 }
 
-/** Set a text, if it is another one: a browser lays out again what is set. */
+/** Set a text if it differs: setting it triggers a layout. */
 export function put(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -81,7 +81,7 @@ export function select(options, value, given = {}) {
 
 let timer = 0;
 
-/** Say a sentence for a moment, at the edge of the page. */
+/** Show a message for a moment, at the edge of the page. */
 export function say(text, bad = false) {
   const place = document.getElementById("said");
   fill(place, el("p", { class: bad ? "bad" : "" }, shown(String(text).slice(0, 500))));

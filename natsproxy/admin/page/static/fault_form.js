@@ -1,8 +1,8 @@
-// The form for a fault: a rule that acts for a time, made from the words of rules.
+// The form for a fault, a temporary rule, generated from the keywords of rules.
 //
-// It shows how many of the frames here the fault would have met, and the same rule for a rules file.
+// It shows how many of the frames in the page would have matched, and the same rule for a rules file.
 
-import { ApiError, ask } from "./api.js";
+import { RequestFailed, ask } from "./api.js";
 import { button, copy, el, fill, labelled, line, put, select, shown } from "./dom.js";
 import { glob, matches, validPattern } from "./format.js";
 import { words } from "./words.js";
@@ -10,12 +10,12 @@ import { words } from "./words.js";
 const LASTS = [["10s", "10 s"], ["30s", "30 s"], ["1m", "1 min"], ["5m", "5 min"], ["1h", "1 h"], ["", "until it is removed"]];
 const FIRST = ["latency", "drop", "duplicate", "reorder", "corrupt", "truncate", "answer", "error", "deny", "pause", "bandwidth", "close", "reset"];
 const START = { latency: { delay: "500ms" }, bandwidth: { rate: "10KiB" }, answer: { status_code: 503 }, headers: { direction: "c2s" } };
-// Settings that are there at once; the others are under “More”.
+// Settings shown at once; the others are under “More”.
 const MATCHERS = ["subject", "direction", "client", "probability"];
 const MORE = ["op", "role", "queue", "header", "min_size", "unless", "every", "first", "after", "limit", "between"];
 const IDENTITY = ["name", "kind"];
 
-/** Return the value that a text means: a number, true or false, JSON, or the text itself. */
+/** Return the value of a text: a number, true or false, JSON, or the text itself. */
 export function valueOf(text) {
   const given = text.trim();
   if (/^(true|false|null|-?\d+(\.\d+)?)$/.test(given) || /^[[{"]/.test(given)) {
@@ -30,7 +30,7 @@ export function valueOf(text) {
 
 const textOf = (value) => (typeof value === "string" ? (valueOf(value) === value ? value : JSON.stringify(value)) : JSON.stringify(value));
 
-/** Return a value as TOML has it. */
+/** Return a value in TOML. */
 export function toml(value) {
   if (Array.isArray(value)) return `[${value.map(toml).join(", ")}]`;
   if (value !== null && typeof value === "object") {
@@ -48,9 +48,9 @@ class FaultForm {
     const names = [...FIRST.filter((name) => all.kinds.some((kind) => kind.name === name)), ...rest];
     this.kind = select(names.map((name) => [name, `${name}: ${this.word(name).text}`]), names[0], { autofocus: true, on: { change: () => this.build() } });
     this.lasts = select(LASTS, "30s");
-    this.name = el("input", { type: "text", placeholder: "one is made", autocomplete: "off", maxlength: 100 });
+    this.name = el("input", { type: "text", placeholder: "generated", autocomplete: "off", maxlength: 100 });
     this.settings = el("fieldset", {}, el("legend", {}, "What happens"));
-    this.matchers = el("fieldset", {}, el("legend", {}, "To which frames"));
+    this.matchers = el("fieldset", {}, el("legend", {}, "For which frames"));
     this.more = el("details", {}, el("summary", {}, "More conditions"), el("div", { class: "grid" }));
     this.met = el("p", { class: "note", role: "status" });
     this.error = el("p", { class: "note bad", role: "alert" });
@@ -66,7 +66,7 @@ class FaultForm {
         this.settings,
         this.matchers,
         this.more,
-        el("div", { class: "grid" }, labelled("It lasts", this.lasts), labelled("Name", this.name)),
+        el("div", { class: "grid" }, labelled("Duration", this.lasts), labelled("Name", this.name)),
         this.met,
         el("details", {}, el("summary", {}, "As a rule in a file"), this.text, button("Copy", () => copy(this.text.textContent), { class: "quiet" })),
         this.error,
@@ -80,7 +80,7 @@ class FaultForm {
     return this.all.kinds.find((kind) => kind.name === name);
   }
 
-  /** Make the controls of the kind; texts that were typed stay. */
+  /** Make the controls of the kind; typed texts are kept. */
   build() {
     const kind = this.word(this.kind.value);
     const start = { ...Object.fromEntries(kind.settings.filter((one) => one.required).map((one) => [one.name, kind.rule[one.name]])), ...START[kind.name] };
@@ -92,7 +92,7 @@ class FaultForm {
     fill(this.settings, el("legend", {}, "What happens"), el("p", {}, line(kind.text)), first.concat(rest).map((one) => make(one, start[one.name])));
     const known = (names) => names.filter((name) => kind.also.includes(name) && !own.includes(name)).map((name) => this.key(name));
     const matchers = known(MATCHERS);
-    fill(this.matchers, el("legend", {}, "To which frames"), el("div", { class: "grid" }, matchers.map((one) => make(one))));
+    fill(this.matchers, el("legend", {}, "For which frames"), el("div", { class: "grid" }, matchers.map((one) => make(one))));
     this.matchers.hidden = !matchers.length;
     const more = kind.also.filter((name) => !MATCHERS.includes(name) && !IDENTITY.includes(name) && !own.includes(name));
     more.sort((a, b) => (MORE.indexOf(a) + 99) % 99 - (MORE.indexOf(b) + 99) % 99);
@@ -111,7 +111,7 @@ class FaultForm {
     const given = { title: line(word.text), data: { key: name } };
     const text = this.texts[name] ?? (value === undefined ? "" : textOf(value));
     let control;
-    if (name === "direction") control = select([["", "both, as far as it goes"], ["c2s", "→ from clients"], ["s2c", "← to clients"]], text, given);
+    if (name === "direction") control = select([["", "both, where possible"], ["c2s", "→ from clients"], ["s2c", "← to clients"]], text, given);
     else if (name === "role") control = select([["", "any"], ...this.all.roles.map((role) => [role.name, `${role.name}: ${role.text}`])], text, given);
     else {
       const hints = { subject: "orders.>", client: "its name: app-*", probability: "1 (always)" };
@@ -146,12 +146,12 @@ class FaultForm {
     put(this.met, this.meets(rule));
   }
 
-  /** Return a sentence about the frames here that the rule would have met. */
+  /** Return a sentence about the frames in the page that the rule would have matched. */
   meets(rule) {
     const frames = this.frames();
     if (!frames.length || !("subject" in this.controls)) return "";
     const patterns = [rule.subject ?? ">"].flat().map(String);
-    if (!patterns.every(validPattern)) return "The subject is not a pattern yet.";
+    if (!patterns.every(validPattern)) return "The subject is not a valid pattern yet.";
     const ops = rule.op ? [rule.op].flat() : ["PUB", "HPUB", "MSG", "HMSG"];
     const client = typeof rule.client?.name === "string" ? glob(rule.client.name) : null;
     const met = frames.filter(
@@ -162,7 +162,7 @@ class FaultForm {
         (!client || client.test(row.client ?? "")) &&
         patterns.some((pattern) => matches(pattern, row.subject ?? "")),
     );
-    return `It would have met ${met.length} of the last ${frames.length} frames here.`;
+    return `It would have matched ${met.length} of the last ${frames.length} frames.`;
   }
 
   async send() {
@@ -173,16 +173,16 @@ class FaultForm {
       this.made = (await ask("POST", "rules", body)).rule.name;
       this.dialog.close();
     } catch (error) {
-      if (!(error instanceof ApiError)) throw error;
+      if (!(error instanceof RequestFailed)) throw error;
       put(this.error, shown(error.message));
     }
   }
 }
 
 /**
- * Show the form; return the name of the fault that was made, null for none.
+ * Show the form; return the name of the new fault, null for none.
  *
- * given: texts of settings to begin with.  frames(): those that are here.
+ * given: initial texts of settings.  frames(): those in the page.
  */
 export async function faultForm(given, frames = () => []) {
   if (document.querySelector("dialog[open]")) return null;

@@ -1,8 +1,8 @@
-// Numbers and times as people read them.
+// Numbers and times for people.
 
 const COUNT = new Intl.NumberFormat("en");
 
-/** Return a whole number with its thousands apart. */
+/** Return a whole number with thousands separators. */
 export const count = (n) => COUNT.format(Math.round(n));
 
 /** Return a number of bytes. */
@@ -17,13 +17,13 @@ export function bytes(n) {
   return `${n < 10 ? n.toFixed(1) : Math.round(n)} ${units[at]}`;
 }
 
-/** Return a number in few letters: 12.3 k. */
+/** Return a number in short form: 12.3 k. */
 export function short(n) {
   if (n < 1000) return n < 10 && n % 1 ? n.toFixed(1) : String(Math.round(n));
   return n < 999_500 ? `${(n / 1000).toPrecision(3)} k` : `${(n / 1e6).toPrecision(3)} M`;
 }
 
-/** Return a duration of so many ns. */
+/** Return a duration in ns as text. */
 export function duration(ns) {
   const size = Math.abs(ns);
   if (size < 1e3) return `${Math.round(ns)} ns`;
@@ -61,7 +61,7 @@ export function glob(pattern) {
   return new RegExp(`^${parts.join("")}$`, "u");
 }
 
-/** Tell whether a subject pattern is a valid one. */
+/** Tell whether a subject pattern is valid. */
 export function validPattern(pattern) {
   const tokens = pattern.split(".");
   return tokens.every((token, at) => token !== "" && !/\s/.test(token) && (token !== ">" || at === tokens.length - 1));

@@ -8,7 +8,7 @@ const ARROWS = { c2s: "→", s2c: "←" };
 const WAYS = { c2s: "client to server", s2c: "server to client" };
 const TIMES = /_ns$/;
 
-/** Return the few words about what became of a frame, "" for one that passed unchanged. */
+/** Return what happened to a frame in a few words, "" for one that passed unchanged. */
 export function fate(row) {
   const done = [];
   if (row.in === null) done.push("made here");
@@ -18,7 +18,7 @@ export function fate(row) {
   return done.join(", ");
 }
 
-/** Return the preview of a frame on one line: its meaning, or else what it carries. */
+/** Return the preview of a frame on one line: its meaning, or else its content. */
 export function preview(row) {
   if (row.meaning) return line(row.meaning.text, 300);
   if (row.op === "SUB") return [row.queue && `queue ${row.queue}`, `sid ${row.sid}`].filter(Boolean).map((text) => line(text)).join(", ");
@@ -61,8 +61,8 @@ function headers(row) {
       { class: "headers" },
       el("tbody", {}, pairs.slice(0, 500).map(([name, value]) => el("tr", {}, el("th", { scope: "row" }, mono(name)), el("td", {}, mono(value))))),
     ),
-    row.headers_cut && el("p", { class: "note" }, "The first of its headers: the capture and “capture cat” have all."),
-    row.headers_raw && el("pre", { class: "payload", title: "They break the grammar: as they are" }, shown(row.headers_raw)),
+    row.headers_cut && el("p", { class: "note" }, "The first of its headers only: the capture and “capture cat” have all."),
+    row.headers_raw && el("pre", { class: "payload", title: "Malformed headers, as received" }, shown(row.headers_raw)),
   );
 }
 

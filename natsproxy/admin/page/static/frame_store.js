@@ -1,11 +1,11 @@
-// The frames that the page has, in a ring that is bounded in frames and in bytes, and how much they are of all.
+// The frames in the page, in a ring bounded in frames and bytes, and their share of the traffic.
 //
-// While the reader looks at a place in the list (`held`), the ring takes new frames behind it and lets none go
-// in front of it, up to twice its size; what comes after that is only counted.
+// While the reader is at some place in the list (`held`), the ring adds new frames and drops no old ones, up to
+// twice its size; further frames are only counted.
 
 const MOST = 5000; // frames
 const MOST_BYTES = 32 << 20;
-const OVERHEAD = 700; // bytes of a row beside its payload
+const OVERHEAD = 700; // bytes of a row without its payload
 const LATELY = 25; // events, of which there are five a second
 
 function sizeOf(row) {
@@ -29,7 +29,7 @@ export class FrameStore {
     this.clients = new Map();
   }
 
-  /** Take the data of an event. */
+  /** Add the data of an event. */
   add({ frames, total, bytes, seen }) {
     for (const row of frames) {
       row.n = this.next++;
@@ -48,14 +48,14 @@ export class FrameStore {
     if (this.lately.length > LATELY) this.lately.shift();
   }
 
-  /** Return the frames of an event that are not here yet: two streams may tell of the same ones. */
+  /** Return the frames of an event that are new: two streams may have the same ones. */
   unknown(frames) {
     const key = (row) => [row.conn, row.direction, row.in, row.out, row.t_ns].join(" ");
     const known = new Set(this.frames.slice(-1000).map(key));
     return frames.filter((row) => !known.has(key(row)));
   }
 
-  /** Let the reader's place hold, or let it go. */
+  /** Hold the reader's place, or release it. */
   hold(on) {
     this.held = on;
     this.missed = 0;
@@ -69,14 +69,14 @@ export class FrameStore {
     if (gone) this.frames.splice(0, gone);
   }
 
-  /** Remember a client's name for the filter, a hundred of them. */
+  /** Remember a client's name for the filter, at most a hundred. */
   named(name) {
     this.clients.delete(name);
     this.clients.set(name, true);
     if (this.clients.size > 100) this.clients.delete(this.clients.keys().next().value);
   }
 
-  /** The traffic of the last seconds: frames and bytes a second, and the share that was looked at: one in n. */
+  /** The traffic of the last seconds: frames and bytes per second, and the share that was decoded: one in n. */
   get rates() {
     const [first, ...rest] = this.lately;
     if (!rest.length) return { frames: 0, bytes: 0, share: 1 };

@@ -6,7 +6,7 @@ import { bytes, clock, count, duration, short } from "./format.js";
 import { Conversation } from "./conversation.js";
 import { faultForm } from "./fault_form.js";
 import { fate, FrameDetail, preview } from "./frame_detail.js";
-import { FrameFilter } from "./frame_filter.js";
+import { FilterBar } from "./filter_bar.js";
 import { FrameStore } from "./frame_store.js";
 import { VirtualList } from "./virtual_list.js";
 import { words } from "./words.js";
@@ -50,8 +50,8 @@ class FramesView {
     this.store = new FrameStore();
     this.paused = false;
     this.unread = 0;
-    this.older = []; // streams that end when the newest has begun
-    this.filter = new FrameFilter(() => this.refilter());
+    this.older = []; // streams that end when the newest has started
+    this.filter = new FilterBar(() => this.refilter());
     this.list = new VirtualList({
       make: makeRow,
       show: showRow,
@@ -79,7 +79,7 @@ class FramesView {
       this.pauseButton,
       button("Fault…", () => this.fault(null), { title: "f" }),
       button("Clear list", () => this.clear(), { class: "quiet" }),
-      labelled("Payload", this.payload, { class: "field beside", title: "The bytes of each payload that come into the page" }),
+      labelled("Payload", this.payload, { class: "field beside", title: "Bytes of each payload sent to the page" }),
       el("span", { class: "grow" }),
       this.state,
       this.share,
@@ -104,7 +104,7 @@ class FramesView {
     this.reopen();
   }
 
-  /** Open a stream with other parameters; the one before goes on until it has begun, so that no frame is missed. */
+  /** Open a stream with other parameters; the old one runs until it has started, so that no frame is missed. */
   reopen() {
     this.older.push(this.stream);
     this.opened = JSON.stringify([this.filter.params, this.payload.value]);
@@ -161,16 +161,16 @@ class FramesView {
   }
 
   emptyWords() {
-    if (this.store.frames.length) return "None of the frames here matches the filter. New ones that do will appear.";
-    return "No frames yet. As soon as a client sends something through the proxy, it appears here.";
+    if (this.store.frames.length) return "No frame here matches the filter. New ones that match will appear.";
+    return "No frames yet. They appear as soon as a client sends something through the proxy.";
   }
 
   tell() {
     const { frames, bytes: size, share } = this.store.rates;
     put(this.state, `${short(frames)} frames/s, ${bytes(size)}/s`);
     const n = Math.round(share);
-    put(this.share, this.paused ? `paused, ${count(this.unread)} passed by` : n > 1 ? `1 in ${count(n)} shown` : "all shown");
-    this.share.title = "Busy traffic is sampled for the page; rates and counters are exact.";
+    put(this.share, this.paused ? `paused, ${count(this.unread)} missed` : n > 1 ? `1 in ${count(n)} shown` : "all shown");
+    this.share.title = "Busy traffic is sampled; rates and counters are exact.";
     this.share.classList.toggle("sampled", n > 1);
   }
 
@@ -188,7 +188,7 @@ class FramesView {
   pause() {
     this.paused = !this.paused;
     this.unread = 0;
-    put(this.pauseButton, this.paused ? "Go on" : "Pause");
+    put(this.pauseButton, this.paused ? "Resume" : "Pause");
     this.root.classList.toggle("paused", this.paused);
     this.show(false);
     this.tell();
@@ -213,7 +213,7 @@ class FramesView {
     this.side.classList.toggle("two", !this.talk.root.hidden);
   }
 
-  /** Let a conversation that is still going on grow. */
+  /** Extend a conversation that is still going on. */
   goOn() {
     const row = this.list.chosen;
     const newest = this.store.frames.at(-1);
@@ -237,7 +237,7 @@ class FramesView {
     const given = row === null ? { subject: this.filter.value.subject } : { subject: row.request && row.direction === "s2c" ? row.request.subject : row.subject, direction: row.direction };
     if (row?.request && row.direction === "s2c") given.direction = "c2s";
     const made = await faultForm(given, () => this.store.frames);
-    if (made) say(`The fault ${line(made, 80)} acts now.`);
+    if (made) say(`The fault ${line(made, 80)} is active.`);
   }
 
   key(event) {

@@ -4,15 +4,15 @@ import { button, el } from "./dom.js";
 
 const KEYS = [
   ["1 2 3 4", "Frames, connections, rules, captures"],
-  ["↑ ↓", "The frame before, the next one"],
-  ["Page ↑ Page ↓", "A page of frames"],
-  ["End", "To the newest frame; the list follows again"],
-  ["/", "Into the filter"],
-  ["Escape", "Out of a field, out of a frame"],
-  ["Space", "Pause, go on"],
-  ["f", "New fault, for the chosen frame if there is one"],
-  ["t", "Light, dark, as the system has it"],
-  ["?", "These keys"],
+  ["↑ ↓", "Previous frame, next frame"],
+  ["Page ↑ Page ↓", "Page through the frames"],
+  ["End", "Go to the newest frame and follow the list"],
+  ["/", "Go to the filter"],
+  ["Escape", "Leave a field, close a frame"],
+  ["Space", "Pause, resume"],
+  ["f", "New fault, for the selected frame if there is one"],
+  ["t", "Theme: light, dark, system"],
+  ["?", "Show these keys"],
 ];
 
 /** Show the list of keys. */
@@ -29,7 +29,7 @@ export function showKeys() {
   dialog.showModal();
 }
 
-/** Hand keys to the page (`own`, functions by keys) and to the view (`view().key`). */
+/** Pass keys to the page (`own`, functions by keys) and to the view (`view().key`). */
 export function watchKeys(own, view) {
   document.addEventListener("keydown", (event) => {
     if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -39,7 +39,7 @@ export function watchKeys(own, view) {
       if (event.key === "Escape") target.blur();
       return;
     }
-    // A button takes the space bar and Enter itself.
+    // A button handles space and Enter itself.
     if ((event.key === " " || event.key === "Enter") && target.closest("button, a, summary")) return;
     const run = own[event.key];
     if (run) run();

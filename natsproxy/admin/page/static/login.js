@@ -1,4 +1,4 @@
-// The way in: a link that `natsproxy ctl page` prints, or the token itself, which makes one here.
+// Login: a link that `natsproxy ctl page` prints, or the token itself, which requests one here.
 
 import { ask, onRefused } from "./api.js";
 import { el, labelled, put, shown } from "./dom.js";
@@ -14,7 +14,7 @@ function build() {
       const link = await ask("POST", "/v1/page-links", undefined, { Authorization: `Bearer ${token.value.trim()}` });
       location.assign(link.path);
     } catch (failure) {
-      put(error, shown(failure.status === 401 ? "That is not the token." : failure.message));
+      put(error, shown(failure.status === 401 ? "Wrong token." : failure.message));
     }
   };
   const stale = location.hash === "#stale-link";
@@ -22,8 +22,8 @@ function build() {
     "dialog",
     { class: "login", "aria-label": "Login", on: { close: (event) => event.target.showModal() } },
     el("h2", {}, "This page needs a login"),
-    stale && el("p", { class: "bad" }, "The link was used before, or is older than a minute."),
-    el("p", {}, "On the machine of the proxy, this prints a link that opens the page:"),
+    stale && el("p", { class: "bad" }, "The link was used already, or is older than a minute."),
+    el("p", {}, "On the proxy's machine, this command prints a link that opens the page:"),
     el("pre", { class: "payload" }, `natsproxy ctl page --admin ${location.origin} --token-file FILE`),
     el("form", { class: "line", on: { submit: enter } }, labelled("Or the token", token), el("button", { type: "submit", class: "primary" }, "Enter")),
     error,

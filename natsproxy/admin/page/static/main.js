@@ -54,7 +54,7 @@ function theme(name) {
   try {
     localStorage.setItem("theme", name);
   } catch {
-    return; // a browser that keeps nothing: the theme lasts as long as the page
+    return; // the browser stores nothing: the theme lasts as long as the page
   }
 }
 
@@ -95,7 +95,7 @@ async function look() {
   put(tabs.captures.lastChild, one.capture ? "●" : "");
 }
 
-/** Let the reader choose, where there are several proxies. */
+/** Offer a choice where there are several proxies. */
 async function chooseProxy() {
   const { proxies } = await ask("GET", "/v1/proxies");
   const names = proxies.map((one) => one.name);

@@ -5,7 +5,7 @@ import { bytes } from "./format.js";
 
 const HEX_MOST = 16384; // bytes in one view of hex
 
-/** Return the payload of a row: its bytes, its text (null where it is none), and whether that is all of it. */
+/** Return the payload of a row: its bytes, its text (null if it is not UTF-8), and whether it is complete. */
 export function payloadOf(row) {
   const text = row.payload ?? null;
   const raw = text === null ? unhex(row.payload_hex ?? "") : new TextEncoder().encode(text);
@@ -44,8 +44,8 @@ export function isJson(text, cut) {
 }
 
 /**
- * Return JSON by member.  Only space outside of strings changes: numbers keep all their digits, and members that
- * are there twice stay.
+ * Return JSON with a line per member.  Only space outside of strings changes: numbers keep all digits, and
+ * duplicate members stay.
  */
 export function prettyJson(text) {
   let out = "";
@@ -71,10 +71,10 @@ export function prettyJson(text) {
 
 let preferred = "";
 
-/** Return the view of a row's payload, with its choice of forms. */
+/** Return the view of a row's payload, with tabs for its forms. */
 export function payloadView(row) {
   if (row.payload === undefined && row.payload_hex === undefined) {
-    return row.size ? el("p", { class: "note" }, "The payload is not kept.") : null;
+    return row.size ? el("p", { class: "note" }, "The payload was not kept.") : null;
   }
   const { raw, text, cut } = payloadOf(row);
   if (!raw.length) return el("p", { class: "note" }, "The payload is empty.");

@@ -1,4 +1,4 @@
-// Rules with their switches, faults with the time that is left, and firings as they happen.
+// Rules with their switches, faults with the time left, and firings as they happen.
 
 import { ask, poll, Stream } from "./api.js";
 import { button, copy, el, fill, line, put, say, shown } from "./dom.js";
@@ -9,7 +9,7 @@ import { framesView } from "./frames_view.js";
 
 const FIRINGS = 1000; // that are kept here
 const HEIGHT = 26;
-const ORIGINS = { file: "of the file", changed: "of the file, changed", added: "added" };
+const ORIGINS = { file: "from the file", changed: "from the file, changed", added: "added" };
 const ARROWS = { c2s: "→", s2c: "←" };
 const FIRING = ["at", "rule", "action", "way", "conn", "subject", "more"];
 
@@ -42,7 +42,7 @@ class RulesView {
     this.rows = new Map();
     this.firings = [];
     this.table = el("div", { class: "rules" });
-    this.empty = el("p", { class: "empty" }, "No rules: all traffic passes as it is. A fault makes one, for as long as you like.");
+    this.empty = el("p", { class: "empty" }, "No rules: all traffic passes unchanged. A fault adds one, for as long as you like.");
     this.note = el("span", { class: "state" });
     this.list = new VirtualList({ make: makeFiring, show: showFiring, height: HEIGHT, label: "Firings", moved: () => this.showFirings() });
     this.quiet = el("p", { class: "empty" }, "No rule has acted yet.");
@@ -54,7 +54,7 @@ class RulesView {
         "div",
         { class: "tools" },
         button("New fault…", () => this.add(), { class: "primary", title: "f" }),
-        button("Back to the file", () => this.reset(), { class: "quiet", title: "The rules of the file come back, all faults end" }),
+        button("Reset to the file", () => this.reset(), { class: "quiet", title: "Restores the rules of the file and ends all faults" }),
         el("span", { class: "grow" }),
         this.note,
       ),
@@ -103,7 +103,7 @@ class RulesView {
     });
     this.empty.hidden = rules.length > 0;
     const on = rules.filter((one) => one.enabled).length;
-    put(this.note, `${count(on)} of ${count(rules.length)} in force${removed.length ? `, ${count(removed.length)} of the file removed` : ""}`);
+    put(this.note, `${count(on)} of ${count(rules.length)} in force${removed.length ? `, ${count(removed.length)} from the file removed` : ""}`);
   }
 
   make(one) {
@@ -146,7 +146,7 @@ class RulesView {
     if (left !== null) row.left.value = left / row.whole;
     if (row.count !== undefined && one.firings > row.count) {
       row.fired.classList.remove("now");
-      void row.fired.offsetWidth; // begins the animation again
+      void row.fired.offsetWidth; // restarts the animation
       row.fired.classList.add("now");
     }
     row.count = one.firings;
@@ -168,13 +168,13 @@ class RulesView {
 
   async add() {
     const made = await faultForm({}, () => framesView.store.frames);
-    if (made) await this.act(async () => say(`The fault ${line(made, 80)} acts now.`));
+    if (made) await this.act(async () => say(`The fault ${line(made, 80)} is active.`));
   }
 
   reset() {
     this.act(async () => {
       await ask("POST", "reset");
-      say("The rules are those of the file again.");
+      say("The rules of the file were restored.");
     });
   }
 

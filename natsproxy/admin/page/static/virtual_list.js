@@ -1,12 +1,12 @@
-// A list of any length with nodes for the rows in sight only.
+// A list of any length with nodes for the visible rows only.
 //
-// The list never moves under its reader.  While the reader is at its end it follows: new rows come into sight.
-// Anywhere else it stays where it is; rows are then added behind the end, and none is taken away in front
-// (`following` tells the owner of the rows).
+// The list never moves under its reader.  At its end it follows: new rows scroll into view.  Anywhere else it
+// stays where it is; rows are then added at the end, and none is removed at the start (`following` tells the
+// owner of the rows).
 
 import { el } from "./dom.js";
 
-const SPARE = 6; // rows above and below those in sight
+const SPARE = 6; // rows above and below the visible ones
 
 export class VirtualList {
   /**
@@ -29,7 +29,7 @@ export class VirtualList {
     new ResizeObserver(() => this.draw(true)).observe(this.root);
   }
 
-  /** Take other items; an item that stays is the same object. */
+  /** Replace the items; one that stays is the same object. */
   set(items) {
     this.items = items;
     this.draw(true);
@@ -112,7 +112,7 @@ export class VirtualList {
     }
   }
 
-  /** Move the selection by so many rows. */
+  /** Move the selection by a number of rows. */
   step(by) {
     if (!this.items.length) return;
     const now = this.chosen === null ? -1 : this.items.indexOf(this.chosen);

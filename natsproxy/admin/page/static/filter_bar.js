@@ -1,6 +1,6 @@
-// The filter of frames: its controls, the parameters for the stream, and the same test for frames that are here.
+// The filter of frames: its controls, the parameters for the stream, and the same test for frames in the page.
 //
-// A control keeps its text, whatever it is; a pattern that is not valid (yet) changes nothing.
+// A control keeps its text in any case; a pattern that is not valid (yet) is ignored.
 
 import { el, labelled, line, select } from "./dom.js";
 import { glob, matches, validPattern } from "./format.js";
@@ -18,9 +18,9 @@ const GROUPS = {
 };
 const WIDER = { api: ["api", "pull"], delivery: ["delivery", "redelivery"] };
 const EMPTY = { subject: "", op: "calm", direction: "", client: "", role: "", conn: "", text: "" };
-const WAIT = 250; // ms after the last letter
+const WAIT = 250; // ms after the last keystroke
 
-export class FrameFilter {
+export class FilterBar {
   /** changed(narrowed): called with each new filter that is valid. */
   constructor(changed) {
     this.changed = changed;
@@ -60,7 +60,7 @@ export class FrameFilter {
     return el("input", { type: "text", placeholder, autocomplete: "off", maxlength: 256, ...given });
   }
 
-  /** Take the roles of rules, for the choice. */
+  /** Offer the roles of rules. */
   setRoles(words) {
     const { role } = this.controls;
     const before = role.value;
@@ -77,7 +77,7 @@ export class FrameFilter {
     this.timer = setTimeout(() => this.apply(), WAIT);
   }
 
-  /** Let the controls count, where they are valid. */
+  /** Apply the controls that are valid. */
   apply() {
     clearTimeout(this.timer);
     const given = Object.fromEntries(Object.entries(this.controls).map(([key, control]) => [key, control.value.trim()]));
@@ -89,14 +89,14 @@ export class FrameFilter {
       this.controls[key].setAttribute("aria-invalid", bad);
       if (bad) given[key] = this.value[key];
     }
-    this.note.textContent = wrong.subject ? "not a subject pattern yet" : wrong.conn ? "not a connection's number" : "";
+    this.note.textContent = wrong.subject ? "not a valid subject pattern yet" : wrong.conn ? "not a connection number" : "";
     given.conn = given.conn.replace(/^#/, "");
     if (JSON.stringify(given) === JSON.stringify(this.value)) return;
     this.value = given;
     this.changed();
   }
 
-  /** Set some controls, the others as they are. */
+  /** Set some controls; the others keep their values. */
   set(values) {
     for (const [key, value] of Object.entries(values)) this.controls[key].value = value;
     this.apply();
@@ -118,7 +118,7 @@ export class FrameFilter {
     return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== ""));
   }
 
-  /** Return the test for frames that are here already. */
+  /** Return the test for frames already in the page. */
   test() {
     const { subject, direction, client, role, conn, text } = this.value;
     const ops = new Set(this.ops());
