@@ -248,6 +248,25 @@ except Exception as error:
 """
 
 
+NUMBERS = """
+from types import SimpleNamespace
+from pyspark.sql import functions as F
+from natsproxy.spark.report.groups import Groups
+from natsproxy.spark.session import open_session
+table = open_session(engine="sail").range(5).selectExpr("id % 2 AS rest")
+print(Groups(table, ("rest",), SimpleNamespace(apart=[])).top([F.count("*").alias("n")], "rest"))
+"""
+
+
+@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+def test_the_report_groups_by_numbers_alone() -> None:
+    """Without a text, there is no column to cut."""
+    done = subprocess.run(
+        [sys.executable, "-c", NUMBERS], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.stdout == "[{'rest': 0, 'n': 3}, {'rest': 1, 'n': 2}]\n", done.stderr
+
+
 @pytest.mark.long
 @pytest.mark.skipif(reason() is not None, reason=str(reason()))
 def test_a_table_that_was_removed_is_not_an_empty_one(tmp_path: Path) -> None:

@@ -57,7 +57,8 @@ class Groups:
 
     def __init__(self, table: DataFrame, by: Sequence[str], tables: Tables) -> None:
         texts = [name for name, kind in table.dtypes if name in by and kind == "string"]
-        self._table = table.withColumns({name: cut(name) for name in texts})
+        # Spark Connect, and so Sail, refuses to add no column.
+        self._table = table.withColumns({name: cut(name) for name in texts}) if texts else table
         self._by, self._apart = tuple(by), tables.apart
 
     def top(self, counts: Sequence[Column], *order: Column) -> Rows:
