@@ -31,7 +31,7 @@ def write(
 ) -> None:
     """Write the report of the tables under `out` to the HTML file `path`.
 
-    captures: the names for the heading.  notes: what is to be known of them.  Raises NatsproxyError where
+    captures: the names for the heading.  notes: warnings about them.  Raises NatsproxyError where
     there are no tables, where one cannot be read, or where the file cannot be written; a page is there whole
     or not at all.
     """

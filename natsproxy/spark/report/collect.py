@@ -1,4 +1,4 @@
-"""The data of the report, collected from the tables: `SECTIONS` is the list of questions.
+"""The data of the report, computed from the tables; `SECTIONS` lists its sections.
 
 All aggregation is Spark's; the answers are small whatever the captures' size (top N rows, at most `BUCKETS`
 steps of time).  A section whose table is missing or empty gives the reason in one sentence.
@@ -21,15 +21,18 @@ from natsproxy.spark.report.groups import TEXT, TOP
 from natsproxy.spark.report.tables import Axis, Tables, axis, short
 
 _AT_ONCE: Final = 4
-"""The questions that Spark works on at once: planning a small one takes longer than its job."""
+"""The sections that Spark computes at once: planning a small query takes longer than running it."""
 
 _APART: Final = 12
-"""The recorders that can be chosen, those with most frames: each is a part of every row."""
+"""The recorders that a reader can choose, those with most frames: every row has the counts of each."""
 
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A section: its name in the data, its table and function, and the sentence for no answer."""
+    """A section of the page.
+
+    name: of its data.  table: the one that `ask` computes them from.  empty: the sentence for no rows.
+    """
 
     name: str
     table: str
@@ -87,7 +90,7 @@ def collect(
 ) -> dict[str, Any]:
     """Return the data of the page, as values that JSON knows.
 
-    captures: their names, for the heading.  notes: what is to be known of them.  Raises NatsproxyError where
+    captures: their names, for the heading.  notes: warnings about them.  Raises NatsproxyError where
     `out` has no whole table of frames.
     """
     tables = Tables(spark, out)

@@ -56,7 +56,11 @@ HOURLY: Final = {
     "faults": "t_ns",
     "gaps": "t_ns",
 }
-"""The tables that have hours, each with the SQL of the time (Unix ns) at which a row of it begins."""
+"""The tables that have hours, each with the SQL of the time (Unix ns) at which a row of it begins.
+
+An hour is computed from the frames of its margins too.  So a row that sums up frames groups them by a time
+inside the hour, as `subjects` does by the minute: else it would count those of the margins.
+"""
 
 
 def needs(table: str) -> set[str]:
