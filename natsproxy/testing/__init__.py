@@ -11,7 +11,7 @@ Each wait has a blocking form and an awaitable one (`wait_for_async`, `barrier_a
 blocking form raises BlockingCall inside a running event loop.  `testing.faults` has all faults.
 `NatsServer` is a real server on a free port, for tests that need one and to record cassettes from.
 
-A test's calls flow in; a proxy of `net` runs them in a trio thread (`thread`), and frames flow out of its tap
+Input: a test's calls, which run on a proxy of `net` in a trio thread (`thread`).  Output: frames from its tap
 (`frame_log`).  Read `harness` first: the calls that `TestProxy` (`proxy`) and `cassette` (`cassettes`) share.
 """
 

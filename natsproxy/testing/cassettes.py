@@ -26,10 +26,10 @@ from natsproxy.replay.transport_proxy import plain_upstream
 from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
 from natsproxy.testing.thread import refuse_in_loop
 
-_DRAIN: Final = 2.0  # seconds for answers to the last frames of clients, at the end
-_SHOWN: Final = 5  # problems in a message: one mismatch may cause a thousand
-_LEARNED: Final = 20  # places of learned values in a report
-_LEAVE: Final = 1.0  # seconds for the player to read the last frames of clients
+_DRAIN: Final = 2.0  # seconds to wait at the end for answers to the last frames of clients
+_SHOWN: Final = 5  # problems shown in a message: one mismatch may cause a thousand
+_LEARNED: Final = 20  # learned values shown in a report
+_LEAVE: Final = 1.0  # seconds to wait for the player to read the last frames of clients
 
 
 class CassetteMismatch(AssertionError, NatsproxyError):
@@ -46,7 +46,7 @@ class cassette(ProxyHarness):
 
     Inside an event loop use `async with`, since clients may have to read while the cassette ends.
 
-    Identifiers and times that the program makes up may differ from run to run (`learned` lists them).
+    Identifiers and times that the program generates may differ from run to run (`learned` lists them).
 
     mode: none (default; never dials a server), once, new_episodes, all or rewrite; the recording modes need
     `upstream`, a NATS URL.  listen: the address for clients, with a scheme.  seed: the seed of random faults.
@@ -56,7 +56,7 @@ class cassette(ProxyHarness):
     them, but for `bodies`.  Also those of TLS, as flags of `natsproxy run`: `upstream_tls_ca="ca.pem"`.
 
     The end raises CassetteMismatch for frames never recorded, and for recorded publishes that no client sent
-    (strict=True: for any recorded frame, strict=False: for none).  A block that fails keeps no recording.
+    (strict=True: for any recorded frame, strict=False: for none).  If the block raises, no recording is kept.
     Raises CaptureError and ConfigError when it cannot start.
     """
 
@@ -112,14 +112,14 @@ class cassette(ProxyHarness):
         self._judge(error)
 
     def _judge(self, error: BaseException | None) -> None:
-        """Raise CassetteMismatch, or add the mismatches to the error that they probably caused."""
+        """Raise CassetteMismatch, or attach the mismatches to the error that they probably caused."""
         if error is None:
             self.check()
         elif self.mismatches():
             error.add_note(self.complaint(ended=False))
 
     def close(self, *, keep: bool = True) -> None:
-        """Stop without a check; idempotent.  keep: False throws the recording away."""
+        """Stop without a check; idempotent.  keep: False discards the recording."""
         self._keep = keep
         self._thread.stop()
 
@@ -170,13 +170,13 @@ class cassette(ProxyHarness):
     def complaint(self, since: int = 0, *, ended: bool = True) -> str:
         """Return the message of a failure, `""` where there is none; its first line is the first cause.
 
-        since: the number of mismatches that count no more.  ended: False while clients may send more.
+        since: the number of earlier mismatches to ignore.  ended: False while clients may send more.
         """
         played = None if self._use is None else self._use.played
         mismatches = [] if played is None else list(played.mismatches)
         found = mismatches[since:]
         lines = [str(one) for one in found]
-        if ended and not mismatches:  # else those are why it was not sent
+        if ended and not mismatches:  # otherwise those are the reason why it was not sent
             lines = [f"recorded, but not sent by any client: {preview(one.frame)}" for one in self._missed()]
         more = [f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         head = [one.summary for one in found[:1]] or [line.partition("\n")[0] for line in lines[:1]]
@@ -185,13 +185,13 @@ class cassette(ProxyHarness):
         return "\n".join([*head, f"{self.path}:", *lines[:_SHOWN], *more]) if lines else ""
 
     def check(self) -> None:
-        """Raise CassetteMismatch for frames never recorded, and for those missed."""
+        """Raise CassetteMismatch for frames never recorded, and for recorded ones not sent."""
         complaint = self.complaint()
         if complaint:
             raise CassetteMismatch(complaint)
 
     def failure_report(self, count: int = 20) -> str:
-        """Return the text beside a failed test: learned values, faults, firings, the last `count` frames."""
+        """Return the report for a failed test: learned values, faults, firings, the last `count` frames."""
         end = ", recording: kept only if the test passes" if self.recording else ""
         head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
         learned = [f"learned: {one}" for one in self.learned()[:_LEARNED]]

@@ -25,7 +25,7 @@ from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.parse import head
 
 RING: Final = 8 << 20  # bytes of frames that are kept
-_RECORD: Final = 256  # bytes of memory that a record needs beside its frames
+_RECORD: Final = 256  # memory overhead of a record, in bytes
 _SHOWN: Final = 60  # bytes of a payload in a line of text
 _NOT_WHOLE: Final = Flags.CUT | Flags.TRUNCATED
 _QUIET: Final = frozenset({"PING", "PONG", "+OK"})
@@ -96,9 +96,9 @@ class FrameFilter:
 
 
 class FrameLog:
-    """The ring.  Only the trio thread may call `add` and `wait`; any thread may call `frames` and `last`.
+    """A ring of records.  `add` and `wait` are for the trio thread only, `frames` and `last` for any thread.
 
-    filters: of secrets in the texts that `last` returns, since they end up in the logs of test runs.
+    filters: applied to the texts that `last` returns, since these end up in logs of test runs.
     """
 
     def __init__(self, size: int = RING) -> None:
@@ -111,7 +111,7 @@ class FrameLog:
         self._changed: trio.Event | None = None
 
     def add(self, item: Item) -> None:
-        """Add a record, if it holds whole frames that arrived at the proxy."""
+        """Add a record if it has whole frames that arrived at the proxy."""
         if not isinstance(item, Frames) or item.in_first is None or item.flags & _NOT_WHOLE:
             return
         item = item._replace(data=bytes(item.data))  # a memoryview would keep its whole buffer alive

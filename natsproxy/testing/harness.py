@@ -1,4 +1,4 @@
-"""The proxy between clients under test and a server: temporary faults, frames, waits with limits.
+"""The proxy between clients under test and a server: temporary faults, frames, waits with timeouts.
 
 `TestProxy` runs it before a real server, `cassette` before the server of a capture; both have the same calls.
 """
@@ -32,8 +32,8 @@ from natsproxy.testing.thread import TrioThread, refuse_in_loop
 
 TIMEOUT = 5.0  # seconds
 ANY_PORT = "127.0.0.1:0"
-_IN_FORCE = 30.0  # seconds for a fault to be in force on all connections
-_LAST_FRAMES = 1.0  # seconds for frames that are on their way when a fault ends
+_IN_FORCE = 30.0  # seconds to wait for a fault to be in force on all connections
+_LAST_FRAMES = 1.0  # seconds to wait for frames in transit when a fault ends
 _NEAREST = 3  # subjects that an error quotes
 _FIRINGS = 10_000  # firings that are kept
 _ENDS = 20  # unexpected ends of connections that are kept
@@ -62,14 +62,14 @@ def listener_of(text: str) -> Listener:
 
 
 class FaultNeverFired(AssertionError, NatsproxyError):
-    """A fault of a test has not acted once: the test has shown nothing about it."""
+    """A fault never acted, so its test has proved nothing."""
 
 
 class _FaultPlace(Place):
     """The place of a fault in errors: just "fault", because the traceback shows the line of the test."""
 
     def of(self, index: int, key: str | None = None) -> str:
-        """Return the first words of an error."""
+        """Return the prefix of an error."""
         return "fault"
 
 
@@ -147,9 +147,9 @@ class ProxyHarness(ABC):
             with proxy.fault("drop", role="publish-ack", first=2):
 
         fault: one of `natsproxy.testing.faults`, or the name of a kind.  settings: those of `natsproxy rules
-        list`; `name` names the rule.  The fault is in force when the block starts and gone when it has ended.
-        Raises ConfigError for an invalid rule, and then changes nothing; FaultNeverFired where the block ends
-        without an error and the fault has not acted once (`must_fire=False` allows that).
+        list`; `name` names the rule.  The fault is in force when the block starts and removed when it has
+        ended.  Raises ConfigError for an invalid rule, and then changes nothing; FaultNeverFired where the
+        block ends without an error and the fault has not acted once (`must_fire=False` allows that).
         """
         fault = fault if isinstance(fault, Fault) else Fault(fault, {})
         name = settings.pop("name", None) or fault.settings.get("name")
@@ -170,7 +170,7 @@ class ProxyHarness(ABC):
             raise FaultNeverFired(idle)
 
     async def _begin(self, rule: Rule) -> int:
-        """Put a fault in force; return how often rules of its name have acted before."""
+        """Put a fault in force; return how often rules of its name had acted before."""
         assert self._proxy is not None
         if rule.name in self._proxy.rules.entries:
             raise ConfigError(f"a fault named {rule.name!r} is in force already")
@@ -185,10 +185,10 @@ class ProxyHarness(ABC):
         await self._proxy.rules_in_force()
 
     async def _acts(self, name: str, before: int) -> bool:
-        """Tell whether a fault has acted; what clients have just sent may still be on its way to us."""
+        """Tell whether a fault has acted; frames that clients have just sent may still be in transit."""
         assert self._proxy is not None
         with trio.move_on_after(_LAST_FRAMES):
-            while self._proxy.fired[name] == before:  # noqa: ASYNC110 (by far the most have acted)
+            while self._proxy.fired[name] == before:  # noqa: ASYNC110 (nearly all have acted)
                 await trio.sleep(0.01)
         return self._proxy.fired[name] > before
 
@@ -202,7 +202,7 @@ class ProxyHarness(ABC):
         )
 
     def _near(self, rule: Rule) -> str:
-        """Return the subjects seen that are most like those of a rule, as the end of a sentence."""
+        """Return a clause with the subjects seen that are most similar to a rule's."""
         wanted = [pattern.decode("utf-8", "replace") for pattern in rule.selector.subjects or ()]
         if not wanted or rule.shared.matched:
             return ""
@@ -297,7 +297,7 @@ class ProxyHarness(ABC):
             raise WaitTimeout(f"a barrier did not return within {timeout:g} s: is the server running?")
 
     def failure_report(self, count: int = 20) -> str:
-        """Return the text beside a failed test: faults in force, firings, the last `count` frames."""
+        """Return the report for a failed test: faults in force, firings, the last `count` frames."""
         lines = [f"fault in force: {table}" for table in self._in_force()]
         lines += [
             f"fired: {one.rule} ({one.action}) {one.direction} {one.subject} on connection {one.conn}"

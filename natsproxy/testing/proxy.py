@@ -46,7 +46,7 @@ class TestProxy(ProxyHarness):
         self._settings = replace(
             legs(tls, listen=listener_of(listen), upstream=self.upstream),
             seed=seed,
-            # "wait": a test that passes has a whole recording, never one with gaps.
+            # "wait": the recording of a passing test never has gaps.
             record=None if record is None else RecordSettings(Path(record), overflow="wait"),
         )
 
@@ -58,5 +58,5 @@ class TestProxy(ProxyHarness):
             raise CaptureError(proxy.unwritten)
 
     def failure_report(self, count: int = 20) -> str:
-        """Return the text beside a failed test: server, faults in force, firings, the last frames."""
+        """Return the report for a failed test: server, faults in force, firings, the last frames."""
         return f"proxy before {self.upstream}, seed {self.seed}\n{super().failure_report(count)}"

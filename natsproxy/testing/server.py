@@ -82,7 +82,7 @@ class NatsServer:
         return self
 
     def start(self) -> None:
-        """Start it (again), and return when it takes clients."""
+        """Start it (again), and return when it accepts clients."""
         config = Path(self._folder.name) / "server.conf"
         config.write_text(self._config, encoding="utf-8")
         command = [str(self._executable), "-a", "127.0.0.1", "-p", str(self.port or -1), "-c", str(config)]
@@ -105,7 +105,7 @@ class NatsServer:
             raise NatsproxyError(f"nats-server did not start:\n{self.log()}")
 
     def _read(self, states: SimpleQueue[bool]) -> None:
-        """Read the log without end: a full pipe would stop the server."""
+        """Keep reading the log: a full pipe would block the server."""
         assert self._process.stderr is not None
         with self._process.stderr as lines:
             for line in lines:
@@ -127,7 +127,7 @@ class NatsServer:
         self._process.send_signal(number)
 
     def stop(self, number: int = SIGTERM) -> None:
-        """Stop it, by a signal, and return when it is gone; SIGKILL is a crash."""
+        """Stop it with a signal, and return when it has exited; SIGKILL simulates a crash."""
         self.signal(number)
         try:
             self._process.wait(5)

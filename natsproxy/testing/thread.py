@@ -8,9 +8,9 @@ The code under test keeps its own event loop; the proxy runs in another one.  Th
   under test, so the public blocking calls use `refuse_in_loop` first.
 - `wait_async` does the same, but is awaited in asyncio or trio.
 
-Every wait has a limit.  A called function keeps its own; `GRACE` seconds later the caller abandons it,
-because code of the user (a body matcher, say) may never return.  Limits use the real clock: the clock of the
-test may be a mock.
+Every wait has a timeout.  A called function enforces its own; `GRACE` seconds later the caller abandons it,
+because user code (a body matcher, say) may never return.  Timeouts use the real clock, since the test's clock
+may be a mock.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ async def await_future(future: Future[T]) -> T:
     done, token = trio.Event(), trio.lowlevel.current_trio_token()
 
     def wake(_: Future[T]) -> None:
-        with suppress(trio.RunFinishedError):  # the test gave up waiting and is over
+        with suppress(trio.RunFinishedError):  # the test gave up waiting and has ended
             token.run_sync_soon(done.set)
 
     future.add_done_callback(wake)
@@ -73,7 +73,7 @@ async def await_future(future: Future[T]) -> T:
 def limited(future: Future[T], limit: float, late: str) -> Future[T]:
     """Return a future with the result of another one, or NatsproxyError(late) after `limit` seconds."""
     made: Future[T] = Future()
-    made.set_running_or_notify_cancel()  # now a caller that gives up cannot cancel it for others
+    made.set_running_or_notify_cancel()  # so that a caller that gives up cannot cancel it for others
 
     def resolve(error: BaseException | None) -> None:
         timer.cancel()
@@ -121,7 +121,7 @@ class TrioThread:
         self._thread.start()
         try:
             self._started.result(START)
-        except BaseException as error:  # Ctrl-C among them
+        except BaseException as error:  # including Ctrl-C
             self._request_stop()
             if self._started.done():
                 self._thread.join(STOP)
@@ -187,7 +187,7 @@ class TrioThread:
             except trio.Cancelled:
                 done.set_exception(NatsproxyError(f"{self._title} was stopped meanwhile"))
                 raise
-            except Exception as error:  # raised again where it is waited for
+            except Exception as error:  # raised again by the waiter
                 done.set_exception(error)
 
         def begin() -> None:
@@ -224,7 +224,7 @@ class TrioThread:
                 self._mark_reported()
 
     async def stop_async(self) -> None:
-        """Do the same as `stop` in asyncio and trio; the client under test can meanwhile disconnect."""
+        """Do the same as `stop` in asyncio and trio; meanwhile the client under test can disconnect."""
         ended = self._stopping()
         if ended is not None:
             try:
@@ -233,7 +233,7 @@ class TrioThread:
                 self._mark_reported()
 
     def _stopping(self) -> Future[None] | None:
-        """Request the end and return a future of it, None if the thread never started."""
+        """Request the stop and return a future for it, None if the thread never started."""
         self._request_stop()
         if self._thread.ident is None:
             return None
@@ -241,7 +241,7 @@ class TrioThread:
 
     def _request_stop(self) -> None:
         if self._stop is not None and self._token is not None:
-            with suppress(trio.RunFinishedError):  # it ended by itself in between
+            with suppress(trio.RunFinishedError):  # it ended on its own in between
                 self._token.run_sync_soon(self._stop.set)
 
     def _mark_reported(self) -> None:
