@@ -39,7 +39,7 @@ _LINES: Final = 256  # per step
 class Headers:
     """The contents of a header block.
 
-    code: the status ("503") or `b""`.  description: the text behind it.
+    code: the status ("503") or `b""`.  description: the text after it.
     pairs: name and value in wire order, case kept, blanks around the value removed.
     odd: the deviations from the grammar, one clause each; empty for a proper block.
     """
@@ -219,7 +219,7 @@ def build(
 
 def _line(name: bytes, value: bytes) -> bytes:
     if _NAME.fullmatch(name) is None:
-        raise ValueError(f"{name!r} is no header name: printable ASCII without a colon")
+        raise ValueError(f"{name!r} is not a header name: printable ASCII without a colon")
     if b"\r" in value or b"\n" in value:
         raise ValueError(f"the value of header {name!r} holds a line end")
     return name + b": " + value + CRLF

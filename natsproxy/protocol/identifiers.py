@@ -55,7 +55,7 @@ def is_generated_consumer(token: bytes) -> bool:
     if len(token) == 8:
         if _BASE62.fullmatch(token) is None or token.isdigit():
             return False
-        # With digits: not letters with a number behind them, or a capital behind the first letter.
+        # With digits: not letters with a number after them, or a capital after the first letter.
         if any(0x30 <= byte <= 0x39 for byte in token):
             return not token.rstrip(b"0123456789").isalpha() or token[1:] != token[1:].lower()
         return len(_CASE_CHANGE.findall(token)) > 2

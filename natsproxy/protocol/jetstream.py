@@ -195,7 +195,7 @@ _ACK_EXACT: Final = {
     b"+OK": AckKind.ACK,
     b"+WPI": AckKind.PROGRESS,
 }
-# These may have arguments: a delay behind -NAK, a reason behind +TERM, a pull request behind +NXT.
+# These may have arguments: a delay after -NAK, a reason after +TERM, a pull request after +NXT.
 _ACK_PREFIX: Final = {b"-NAK": AckKind.NAK, b"+NXT": AckKind.NEXT, b"+TER": AckKind.TERM}
 
 
@@ -262,7 +262,7 @@ class JetStreamError(NamedTuple):
 
 
 def api_error(body: bytes) -> JetStreamError | None:
-    """Return the error in a JSON body, None without one and for a body that is no JSON object."""
+    """Return the error in a JSON body, None without one and for a body that is not a JSON object."""
     return _error(members(body)) if b'"error"' in body else None  # most bodies need no parser
 
 

@@ -238,7 +238,7 @@ class SubjectTransform:
 
     def _find_prefixes(self) -> tuple[bytes, bytes] | None:
         """Return both prefixes of a mapping such as `a.>` to `b.>`: the common case needs no tokens."""
-        # A token that starts with `*` is no literal in a source: see `_as_server_reads`.
+        # A token that starts with `*` is not a literal in a source: see `_as_server_reads`.
         tokens = [*self._source.tokens[:-1], *(token.text for token in self._tokens)]
         if not self._source.tail or any(token[:1] == STAR for token in tokens):
             return None

@@ -61,7 +61,7 @@ class PermissionEntry(NamedTuple):
 class ResponseRule:
     """The right to publish replies.
 
-    max: times, negative for no limit.  expires: nanoseconds, negative for ever.
+    max: times, negative for no limit.  expires: nanoseconds, negative for never.
     """
 
     max: int = DEFAULT_MAX

@@ -73,7 +73,8 @@ def parse_place(text: str) -> FramePlace:
         members = where[1:].split("/")
         return FramePlace(subject, tuple(one.replace("~1", "/").replace("~0", "~") for one in members))
     raise ValueError(
-        f"must be a JSON pointer (/id), header:NAME or token, perhaps behind a subject pattern, not {text!r}"
+        "must be a JSON pointer (/id), header:NAME or token, optionally after a subject pattern, "
+        f"not {text!r}"
     )
 
 

@@ -1,6 +1,6 @@
 """The header of the PROXY protocol, versions 1 and 2: a load balancer's statement of its client's address.
 
-It stands before all other bytes of a connection, TLS included.  A reader must not consume a byte after it:
+It comes before all other bytes of a connection, TLS included.  A reader must not consume a byte after it:
 `read` says how many more bytes certainly belong to it.  A header that says nothing about a client ("UNKNOWN",
 "LOCAL") is a health check of the load balancer itself.
 
@@ -51,7 +51,7 @@ def read(data: bytes) -> ProxyHeader | int:
         return _FIXED - len(data) if len(data) < _FIXED else _binary(data)
     if data[: len(_LINE)] == _LINE[: len(data)]:
         return _line(data)
-    raise ValueError("the first bytes are no PROXY protocol header")
+    raise ValueError("the first bytes are not a PROXY protocol header")
 
 
 # -- version 1

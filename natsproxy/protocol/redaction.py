@@ -33,8 +33,8 @@ def without_seeds(text: str) -> str:
 def redact_object(raw: bytes, secrets: frozenset[str]) -> bytes | None:
     """Return a JSON object with the values of `secrets` (lower-case keys) and all seeds withheld.
 
-    An empty string and `null` stay: they are no secret.  Returns None where `raw` is neither an object nor
-    `null`; the caller then withholds all of it.
+    An empty string and `null` are kept, since they are not secret.  Returns None where `raw` is neither an
+    object nor `null`; the caller then withholds all of it.
     """
     try:
         gojson.load_pairs(raw)

@@ -70,7 +70,7 @@ def _never(subject: bytes) -> bool:
     return False
 
 
-# Bounded: a client chooses its subscriptions, and each would stay in memory for ever.
+# Bounded: a client chooses its subscriptions, and each would stay in memory forever.
 @lru_cache(maxsize=4096)
 def compile_pattern(pattern: bytes) -> Callable[[bytes], object]:
     """Return a predicate over subjects, truthy where `pattern` matches.

@@ -217,7 +217,7 @@ def test_segments_that_have_not_begun_or_are_none_come_last(restarted: Path) -> 
     told: list[str] = []
     reader = open_capture(restarted, told.append)
     assert len(list(read_frames(reader))) == 5
-    assert told == [f"{restarted / 'a-0.ncap'}: it has not begun, so nothing of it is read"]
+    assert told == [f"{restarted / 'a-0.ncap'}: it has no header yet, so it is not read"]
     (restarted / "a-0.ncap").write_text("nothing of that kind")
     found = read_frames(CaptureReader(sorted(restarted.iterdir(), reverse=True)))
     assert len(list(itertools.islice(found, 5))) == 5

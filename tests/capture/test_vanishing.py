@@ -192,7 +192,7 @@ def test_a_segment_without_a_header_is_told_and_the_rest_is_shown(
     verb, *more = command.split()
     done = CliRunner().invoke(main, ["capture", verb, str(folder.path), *more])
     assert done.exit_code == 0, done.output
-    assert done.stderr == f"Warning: {opened}: it has not begun, so nothing of it is read\n"
+    assert done.stderr == f"Warning: {opened}: it has no header yet, so it is not read\n"
     if verb == "info":
         assert "not closed" in done.stdout or json.loads(done.stdout)["closed"] is False
         assert f"{SEGMENTS} segments" in done.stdout or json.loads(done.stdout)["segments"] == SEGMENTS

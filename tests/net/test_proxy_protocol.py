@@ -130,7 +130,7 @@ async def test_rules_go_by_the_real_address(nats_server: NatsServer) -> None:
     ("sent", "why"),
     [
         (b"PROXY TCP4 1.2.3.4 1.2.3.4 1 99999\r\n" + HELLO, "a PROXY line with an invalid port"),
-        (HELLO, "the first bytes are no PROXY protocol header"),
+        (HELLO, "the first bytes are not a PROXY protocol header"),
         (b"PROXY TCP4 " + b"1" * 4096, "a PROXY line of more than 107 bytes"),
         (write(2, CLIENT, DIALLED)[:14] + b"\xff\xff", "a PROXY header of 65551 bytes; 1024 are allowed"),
     ],

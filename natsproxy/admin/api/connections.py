@@ -89,7 +89,7 @@ SHAPES: Final = {
 _LIMIT: Final = Param("limit", whole("Maximum number of results.", least=0, most=_MOST), 100)
 _OFFSET: Final = Param("offset", whole("Number of results to skip.", most=1 << 53), 0)
 _FILTERS: Final = tuple(
-    Param(name, text(f"Only those whose {name} is like this (* and ? stand for any letters).", most=256))
+    Param(name, text(f"Only those whose {name} matches this pattern (* and ?).", most=256))
     for name in ("name", "user", "account", "client", "upstream", "lang")
 )
 

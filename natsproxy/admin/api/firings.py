@@ -107,7 +107,7 @@ OPERATIONS: Final = (
         _PATH + "/stream",
         "streamFirings",
         'Firings as they happen, as server-sent events: "firing" with the shape Firing, "lost" with the '
-        "number of events that were too many to send.  Last-Event-ID goes on behind an event.",
+        "number of events that were too many to send.  Last-Event-ID resumes after an event.",
         _stream,
         MEDIA,
         params=(_RULE, _CONN),

@@ -211,7 +211,7 @@ async def _body(operation: Operation, request: Request, shapes: Mapping[str, Sch
     try:
         # Its own errors are ValueErrors too: wrong UTF-8, a number of too many digits.
         body = json.loads(raw.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant)
-        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        json.dumps(body, ensure_ascii=False).encode()  # half a surrogate pair cannot be encoded
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise ApiError(400, f"the body is not JSON: {reason[:200]}") from None
@@ -230,4 +230,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -49,7 +49,7 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
         attributes = _loss(attributes)
     for key in _OURS:
         if key in attributes:
-            raise ConfigError(f"{key} is no attribute: the toxic has its own name, type and stream")
+            raise ConfigError(f"{key} is not an attribute: the toxic has its own name, type and stream")
     readers = {setting.name: setting.convert for setting in keys_of(kind)}
     table = {key: _with_units(readers.get(key), value) for key, value in attributes.items()}
     table |= {"name": name, "kind": kind.name}

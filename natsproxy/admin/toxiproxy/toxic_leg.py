@@ -1,4 +1,4 @@
-"""Legs with toxics: a chain stands between the session and the socket that a direction goes to.
+"""Legs with toxics: a chain between the session and the socket that a direction goes to.
 
 The chain is after the session, so that it cuts and delays the bytes that a peer gets.  The end of a stream
 goes through it too: the leg that it comes from withholds it until it has passed the chain, because the

@@ -98,7 +98,7 @@ cdef inline bint is_uuid(const unsigned char *t, Py_ssize_t n) noexcept nogil:
 
 
 cdef inline bint is_variable(const unsigned char *t, Py_ssize_t n) noexcept nogil:
-    """A number, an id, digits behind a separator: `template._VARIABLE` is the same."""
+    """A number, an id, digits after a separator: the same as `template._VARIABLE`."""
     cdef Py_ssize_t i, run = 0, digits = 0, small = 0, capital = 0, words = 0
     cdef bint behind = False  # the part begins after a separator, not with the token
     for i in range(n + 1):

@@ -276,7 +276,7 @@ def _packets(packets: Iterator[Packet], event: LegEvent) -> Iterator[bytes]:
 
 
 def _block(kind: int, body: bytes) -> bytes:
-    length = struct.pack("<I", len(body) + 12)  # it stands at both ends, so readers can go backwards
+    length = struct.pack("<I", len(body) + 12)  # at both ends, so that readers can go backwards
     return struct.pack("<I", kind) + length + body + length
 
 

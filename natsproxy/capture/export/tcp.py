@@ -154,7 +154,7 @@ class TcpConnection:
     def _packet(
         self, direction: Direction, flags: int, options: bytes = b"", data: bytes = b"", hidden: int = 0
     ) -> Packet:
-        """Return a packet.  hidden: the number of bytes behind the data that are not known."""
+        """Return a packet.  hidden: the number of unknown bytes after the data."""
         side, other = self._sides[direction], self._sides[direction.opposite]
         number = other.sent & _WRAP if flags & _ACK else 0
         other.confirmed = other.sent

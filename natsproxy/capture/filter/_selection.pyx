@@ -56,7 +56,7 @@ cdef struct Progress:
     uint32_t ops                # of those frames
     # The last frame that was decided on.  The next one often has the same control line and gets the same decision.
     Py_ssize_t before           # where it begins
-    Py_ssize_t line             # bytes of its control line; 0: it is no message
+    Py_ssize_t line             # bytes of its control line; 0: not a message
     Py_ssize_t whole            # bytes of it
     Py_ssize_t body, body_size  # relative to `before`
     int op
@@ -260,7 +260,7 @@ cdef inline bint _is_like_the_last(const Run *run, const Progress *progress) noe
 
 
 cdef inline void _move_behind(Progress *progress, Py_ssize_t end) noexcept nogil:
-    """Move behind a frame that was written or left out."""
+    """Move past a frame that was written or left out."""
     progress.at = progress.start = end
     progress.done += 1
     progress.first = progress.done

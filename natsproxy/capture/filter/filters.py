@@ -48,9 +48,7 @@ def pattern(value: Any) -> bytes:
 def _secret_tokens(value: Any) -> bytes:
     raw = pattern(value)
     if not {b"*", b">"} & {*raw.split(b".")} or raw == b">":
-        raise ValueError(
-            f"must have * or > in the place of the secret, as in customers.*.orders, not {value!r}"
-        )
+        raise ValueError(f"must have * or > in place of the secret, as in customers.*.orders, not {value!r}")
     return raw
 
 

@@ -103,7 +103,7 @@ cdef inline bint sized(const Body *body, Py_ssize_t *at, unsigned char kind, Spa
 
 
 cdef inline bint read_extra(const Body *body, Py_ssize_t *at, Record *record) noexcept nogil:
-    """Read the map behind the data, where it is plain: short names, scalar values; `of` is a number."""
+    """Read the map after the data, if it is plain: short names, scalar values; `of` is a number."""
     cdef int64_t count, value
     cdef Span name, text
     cdef bint is_of

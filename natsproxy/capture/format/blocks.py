@@ -137,7 +137,7 @@ def summary_of(value: object, path: Path | str | None = None, offset: int | None
     # Not `isinstance(..., int)`: a msgpack true is an int to Python.
     numbers = value[:8] if isinstance(value, list) and len(value) >= 10 else None
     if numbers is None or not all(type(number) is int for number in numbers):
-        raise CaptureError("a block summary that is none", path=path, offset=offset)
+        raise CaptureError("an invalid block summary", path=path, offset=offset)
     assert isinstance(value, list)
     conns, tokens = value[8], value[9]
     conns = tuple(conns) if isinstance(conns, list) and all(type(c) is int for c in conns) else None

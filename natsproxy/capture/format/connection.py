@@ -55,7 +55,7 @@ class ConnectionChoice:
         for text in texts:
             found = _TEXT.fullmatch(text.strip())
             if found is None:
-                raise ValueError(f"{text!r} is no connection: give NUMBER, or RUN:NUMBER for that of one run")
+                raise ValueError(f"{text!r} is not a connection: give NUMBER, or RUN:NUMBER for one run only")
             chosen.add((int(found["run"] or 0), int(found["number"])))
         return cls(frozenset(chosen))
 

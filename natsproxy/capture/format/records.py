@@ -216,4 +216,4 @@ def decode(fields: object, mono0: int) -> Item | None:
         item: Item = _DECODERS[kind](array, mono0)
         return item
     except (TypeError, ValueError, IndexError) as error:
-        raise CaptureError(f"an item that is not what its kind says: {error}") from None
+        raise CaptureError(f"an item that does not match its kind: {error}") from None

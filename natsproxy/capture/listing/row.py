@@ -35,11 +35,10 @@ def row(listed: Listed, most: int | None = None) -> dict[str, Any]:
     """Return a frame as an object of JSON.
 
     A payload that is not UTF-8 is given as hex; a payload that was not recorded whole is left out.  Of one
-    with more than `most` bytes only so many are given, and `payload_cut` is true; of many headers only the
-    first ones, and `headers_cut` is true.
-    `recorder`, `t_ns`, `conn`, `direction`, `in` and `out` are as the columns of `capture/columns/table.py`,
-    so that lines join with rows of tables; `time` is `t_ns` for people, and `run` the number of the recorder
-    among those of the capture, by time.
+    with more than `most` bytes only the first `most` are given, and `payload_cut` is true; of many headers
+    only the first ones, and `headers_cut` is true.  `recorder`, `t_ns`, `conn`, `direction`, `in` and `out`
+    are as the columns of `capture/columns/table.py`, so that lines join with rows of tables; `time` is `t_ns`
+    for people, and `run` the number of the recorder among those of the capture, by time.
     """
     one = listed.one
     found: dict[str, Any] = {
@@ -157,7 +156,7 @@ def from_row(row: dict[str, Any]) -> Listed:
     try:
         return _listed(row)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"it is no frame: {error!r}") from None
+        raise ValueError(f"not a frame: {error!r}") from None
 
 
 def _listed(row: dict[str, Any]) -> Listed:
@@ -192,7 +191,7 @@ def _listed(row: dict[str, Any]) -> Listed:
 
 
 def _frame(row: dict[str, Any], direction: Direction) -> Frame | None:
-    """Return the frame of an object, as far as it was told; None for one without a control line."""
+    """Return the frame of an object, as far as it has its fields; None for one without a control line."""
     if "op" not in row:
         return None
     op = BY_TOKEN[row["op"].encode()]

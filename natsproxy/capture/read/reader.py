@@ -103,7 +103,7 @@ class CaptureReader:
         except TruncatedCapture:
             self.unbegun.append(path)
             if self._lost is not None:
-                self._lost(f"{path}: it has not begun, so nothing of it is read")
+                self._lost(f"{path}: it has no header yet, so it is not read")
         return None
 
     def segments(self) -> Iterator[Segment]:
@@ -154,7 +154,7 @@ def open_capture(path: Path | str, lost: Tell | None = None) -> CaptureReader:
 
     lost: called for segments that are deleted before they are read (reading then goes on), for copies, and
     for the file in which the recording of a single file continues.  Raises UnreadableCapture if there is
-    none, or if its format is newer than this reader, and CaptureError if its first file is no capture.
+    none, or if its format is newer than this reader, and CaptureError if its first file is not a capture.
     """
     where = Path(path)
     if where.is_dir():

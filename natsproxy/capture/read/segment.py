@@ -102,9 +102,9 @@ class BlockRef:
 class CaptureFile:
     """One segment, open for reading; a context manager.
 
-    file: an open, seekable file where the segment is no local path; it is closed with this, and `path` is its
+    file: an open, seekable file if the segment is not a local path; it is closed with this, and `path` is its
     name in errors.  left_out: the offsets of blocks that are skipped, since another file has them too.
-    Raises CaptureError for a file that cannot be read or is no capture.
+    Raises CaptureError for a file that cannot be read or is not a capture.
     """
 
     def __init__(self, path: Path | str, file: IO[bytes] | None = None) -> None:
@@ -251,7 +251,7 @@ class CaptureFile:
         if ref.block.flags & ZSTD:
             body = _decompress(body, ref.summary.raw_length, self.path, ref.block.offset)
         if len(body) != ref.summary.raw_length:
-            text = "a block whose length is not what it says"
+            text = "a block whose length differs from its summary"
             raise CaptureError(text, path=self.path, offset=ref.block.offset)
         if ref.block.flags & ZSTD:
             self._refuse_expansion(ref, body)
@@ -347,7 +347,7 @@ def _index_refs(rows: object, segment: Segment, end: int) -> list[BlockRef] | No
 def segment_of(value: object, path: Path | str) -> Segment:
     """Return the segment that a decoded header describes; CaptureError for none, or of a newer format."""
     if not isinstance(value, dict):
-        raise CaptureError("a segment header that is none", path=path)
+        raise CaptureError("an invalid segment header", path=path)
     version = value.get("version")
     if not (isinstance(version, list) and version and type(version[0]) is int):
         raise CaptureError("a segment header without a version", path=path)
@@ -390,7 +390,9 @@ def _decompress(body: bytes, size: int, path: Path | str, offset: int) -> bytes:
         # The size in the zstd frame is checked first: a small block may unpack to gigabytes.
         frame = zstandard.get_frame_parameters(body)
         if frame.content_size > BODY_MAX or frame.content_size != size:
-            raise CaptureError("a compressed block of another size than it says", path=path, offset=offset)
+            raise CaptureError(
+                "a compressed block whose size differs from its summary", path=path, offset=offset
+            )
         return zstandard.ZstdDecompressor().decompress(body, max_output_size=size)
     except zstandard.ZstdError as error:
         raise CaptureError(f"a block that does not decompress: {error}", path=path, offset=offset) from None

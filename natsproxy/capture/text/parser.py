@@ -111,7 +111,7 @@ class TextParser:
         """Return the item of a statement, None for one that only changes state."""
         word, _, rest = line.partition(" ")
         if line in _BEGINNING or line == "names":
-            raise ValueError(f"{line} stands before all connections, once")
+            raise ValueError(f"{line} must come once, before all connections")
         if word == "@":
             self._pass(rest)
         elif word == "connection":

@@ -71,13 +71,13 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def load_payload(lines: list[str]) -> bytes:
-    """Return the payload that lines stand for."""
+    """Return the payload of lines."""
     parts: list[bytes] = []
     at = 0
     while at < len(lines):
         sign, _, rest = lines[at].partition(" ")
         if sign == "|":
-            # The rest of a run of such lines: line feeds stand between them.
+            # The rest of a run of such lines, which are joined by line feeds.
             run = [rest]
             while at + 1 < len(lines) and lines[at + 1][:1] == "|":
                 at += 1

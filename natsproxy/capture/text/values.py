@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, Final
 
-_UNITS: Final = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # digits behind the point that are whole ns
+_UNITS: Final = {"s": 9, "ms": 6, "us": 3, "ns": 0}  # decimals that are whole ns
 _OFFSET: Final = re.compile(r"([+-]?)(\d{1,19})(?:\.(\d{1,9}))?(s|ms|us|ns)", re.ASCII)
 _TIME: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z", re.ASCII)
 _JSON: Final = re.compile(
@@ -70,7 +70,7 @@ def dump_value(value: Any) -> str:
 
 
 def load_value(text: str) -> Any:
-    """Return the value that a text stands for."""
+    """Return the value of a text."""
     return _rich(_load(text))
 
 
@@ -83,7 +83,7 @@ def dump_members(values: dict[Any, Any]) -> list[str]:
 
 
 def load_members(lines: list[str]) -> dict[Any, Any]:
-    """Return the map that lines stand for."""
+    """Return the map of lines `key: value`."""
     found: dict[str, Any] = {}
     for line in lines:
         parts = _MEMBER.fullmatch(line)

@@ -153,7 +153,7 @@ def test_a_fault_bends_a_live_request(page: Site) -> None:
         page.click_row("bend.me", "PUB")
         page.browser.click(".detail .primary")
         page.until("document.querySelector('dialog.fault[open]')")
-        assert "would have met 1 of the last" in page.text("dialog.fault .note")
+        assert "would have matched 1 of the last" in page.text("dialog.fault .note")
         page.browser.click("dialog.fault footer .primary")
         page.until("!document.querySelector('dialog.fault')")
         asker.publish("bend.me", b"bent")
@@ -317,9 +317,7 @@ def test_a_login_is_asked_for_and_a_token_opens(browser: Browser, tmp_path: Path
         browser.click("dialog.login input")
         browser.type("a-wrong-token-of-some-length")
         browser.press("Enter", "\r")
-        page.until(
-            "document.querySelector('dialog.login [role=alert]').innerText === 'That is not the token.'"
-        )
+        page.until("document.querySelector('dialog.login [role=alert]').innerText === 'Wrong token.'")
         page.run("document.querySelector('dialog.login input').select()")
         browser.type("a-token-of-some-length")
         browser.press("Enter", "\r")

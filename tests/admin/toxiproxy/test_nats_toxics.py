@@ -184,7 +184,7 @@ def test_rules_outlast_a_disabled_proxy(toxi: Toxi) -> None:
         ("nats_drop", {"subjects": "a"}, "there is no key 'subjects'; did you mean 'subject'?"),
         ("nats_latency", {}, "it needs 'delay'"),
         ("nats_latency", {"delay": "soon"}, "delay"),
-        ("nats_drop", {"direction": "c2s"}, "direction is no attribute"),
+        ("nats_drop", {"direction": "c2s"}, "direction is not an attribute"),
         ("nats_latency", {"delay": 5, "between": [1, "x"]}, "between"),
         ("packet_loss", {"correlation": 0.5}, "correlation is not supported"),
         ("packet_loss", {"loss_rate": 2}, "probability must be a number from 0 to 1"),

@@ -185,7 +185,7 @@ def test_the_example_of_a_role_has_it(role: Any) -> None:
         ({"op": Op.PUB, "headers": [(b"X", b"y")]}, "PUB has no headers"),
         ({"op": Op.MSG, "status": b"503"}, "MSG has no headers"),
         ({"op": Op.SUB, "size": 3}, "SUB has no payload"),
-        ({"op": None, "headers": [(b"X y", b"")]}, "is no header name"),
+        ({"op": None, "headers": [(b"X y", b"")]}, "is not a header name"),
     ],
 )
 def test_properties_that_no_frame_has_together(asked: dict[str, Any], expected: str) -> None:
