@@ -44,7 +44,7 @@ class HttpServer:
     """Serves an application on one address.
 
     report: takes a sentence about a bug in the application.  most_body: bytes of a request's body.
-    holds: tells whether a request protects its connection from being closed for a new one.
+    holds: tells whether a request protects its connection from eviction.
     address: where it listens, once `serve` has started.  answers: their number by status.
     """
 
@@ -64,7 +64,7 @@ class HttpServer:
         self._most_body = most_body
         self._room = most_connections
         self._holds = holds
-        self._spare: dict[trio.CancelScope, None] = {}  # may be closed for new ones, in this order
+        self._spare: dict[trio.CancelScope, None] = {}  # may be evicted for new ones, in this order
         self._context = _context(listener)
         self.address: Address | Path = listener.address
         self.answers: Counter[int] = Counter()
@@ -138,11 +138,11 @@ class HttpServer:
         finally:
             stream.socket.close()
             self._spare.pop(place, None)
-            # One that had to make room has given its place away.
+            # One that was evicted has given up its place.
             self._room += not place.cancel_called
 
     def _give_up(self, place: trio.CancelScope) -> None:
-        """Let a connection make room after all those that may do so now; not twice."""
+        """Queue a connection as the last to be evicted, unless it was evicted already."""
         self._spare.pop(place, None)
         if not place.cancel_called:
             self._spare[place] = None
