@@ -85,7 +85,7 @@ class Guard:
         await JSONResponse({"error": text}, status, headers)(scope, receive, with_headers)
 
     def holds(self, scope: MutableMapping[str, Any]) -> bool:
-        """Tell whether a request protects its connection from eviction: an accepted one that needs the token."""
+        """Tell whether a request protects its connection from eviction: an accepted one with the token."""
         return scope["path"] not in self._open and self._refusal(scope) is None
 
     def _refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:

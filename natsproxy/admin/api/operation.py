@@ -1,4 +1,4 @@
-"""An operation of the admin API: one row with all that its route, its checks and the document need."""
+"""An operation of the admin API: one row from which its route, its checks and its OpenAPI entry are made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ApiError(Exception):
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer that is more than a value with status 200.  value: None for no content."""
+    """An answer with a status or headers of its own.  value: None for no content."""
 
     value: Any
     status: int = 200
@@ -44,7 +44,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter of the query (or a header).  schema: of its value; a whole number is read as one.
+    """A parameter of the query (or a header).  schema: of its value; integers are parsed.
 
     many: it may be given several times, at most `REPEATED`; its value is then a tuple.
     """
@@ -82,7 +82,7 @@ class Param:
 
 @dataclass(frozen=True)
 class Ask:
-    """A request that has been checked: its proxy, the parts of its path, its parameters and its body."""
+    """A validated request: its proxy, the parts of its path, its parameters and its body."""
 
     proxy: ManagedProxy
     path: Mapping[str, str]

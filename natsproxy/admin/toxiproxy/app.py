@@ -155,7 +155,7 @@ async def _show_metrics(proxies: Proxies, body: bytes) -> Response:
 
 
 class _Metrics:
-    """The metrics of Toxiproxy; unlike its own they move while a connection is open."""
+    """The metrics of Toxiproxy; unlike there, they are updated while a connection is open."""
 
     def __init__(self, proxies: Proxies) -> None:
         self._proxies = proxies

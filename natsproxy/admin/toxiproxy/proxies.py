@@ -40,7 +40,7 @@ class ToxicProxy:
     """One proxy.  listen: as asked for, and as the system resolved it once the proxy was started."""
 
     fixed = False
-    """It is not the API's to stop, to move or to delete."""
+    """True if the API cannot stop, move or delete it."""
 
     def __init__(
         self, name: str, listen: str, upstream: str, base: ProxySettings, seed: int | None = None

@@ -335,7 +335,7 @@ class ToxicChain:
     # -- the toxics
 
     def add(self, name: str, stage: ToxicStage) -> None:
-        """Add a stage at the end, for what comes after it was added."""
+        """Add a stage at the end; it acts on later input only."""
         self._stages[name] = stage
 
     def get(self, name: str) -> ToxicStage:

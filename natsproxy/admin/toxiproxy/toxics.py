@@ -48,7 +48,7 @@ _CHANGED: Final[Mapping[str, Read]] = {"toxicity": number, "attributes": table}
 
 @dataclass(frozen=True)
 class Toxic:
-    """A toxic as a client made it."""
+    """A toxic as a client created it."""
 
     name: str
     type: str
