@@ -52,7 +52,7 @@ def test_user_and_password_or_a_token() -> None:
         ('user = "hunter2"', "is not a .creds file"),
         ('user = "hunter2"\ntoken = "x"', "is not a .creds file"),
         ('user = "u"\npassword = "hunter2"\nnkey = "x"', "is not a .creds file"),
-        ('user = "hunter2"\npassword = 1', "no text"),
+        ('user = "hunter2"\npassword = 1', "not a string"),
         ('token = ""', "empty"),
         (CREDS.replace(SEED, "hunter2"), "no nkey seed"),
         (SEED.replace("LK2", "LK3"), "damaged"),
