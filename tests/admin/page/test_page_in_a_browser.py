@@ -367,3 +367,11 @@ def test_memory_is_bounded_while_traffic_flows(page: Site) -> None:
             assert nodes < 2_000
         page.browser.click(".newer")
         page.until(f"{LIVE}.then((store) => store.frames.length <= 5000)")
+
+
+def test_the_list_of_keys_names_every_view(page: Site) -> None:
+    page.run("document.getElementById('help').click()")
+    keys = page.text("dialog.keys").replace("\n", " ")
+    assert "1 2 3 4" in keys
+    tabs = page.run("[...document.querySelectorAll('#tabs a')].map((one) => one.firstChild.textContent)")
+    assert ", ".join(tabs) in keys

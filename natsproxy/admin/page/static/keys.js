@@ -3,7 +3,6 @@
 import { button, el } from "./dom.js";
 
 const KEYS = [
-  ["1 2 3 4", "Frames, connections, rules, captures"],
   ["↑ ↓", "Previous frame, next frame"],
   ["Page ↑ Page ↓", "Page through the frames"],
   ["End", "Go to the newest frame and follow the list"],
@@ -15,14 +14,15 @@ const KEYS = [
   ["?", "Show these keys"],
 ];
 
-/** Show the list of keys. */
-export function showKeys() {
+/** Show the list of keys.  views: the titles of the views, which the digits from 1 on open. */
+export function showKeys(views) {
   if (document.querySelector("dialog[open]")) return;
+  const all = [[views.map((_, at) => at + 1).join(" "), views.join(", ")], ...KEYS];
   const dialog = el(
     "dialog",
     { class: "keys", "aria-label": "Keys" },
     el("header", {}, el("h2", {}, "Keys"), button("✕", () => dialog.close(), { class: "quiet close", "aria-label": "Close" })),
-    el("dl", { class: "facts" }, KEYS.flatMap(([keys, text]) => [el("dt", {}, keys.split(" ").map((key) => [el("kbd", {}, key), " "]).flat()), el("dd", {}, text)])),
+    el("dl", { class: "facts" }, all.flatMap(([keys, text]) => [el("dt", {}, keys.split(" ").map((key) => [el("kbd", {}, key), " "]).flat()), el("dd", {}, text)])),
   );
   dialog.addEventListener("close", () => dialog.remove());
   document.body.append(dialog);

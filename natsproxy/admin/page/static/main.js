@@ -115,10 +115,11 @@ async function chooseProxy() {
 buildTabs();
 theme(THEMES.includes(firstTheme()) ? firstTheme() : "system");
 document.getElementById("theme").addEventListener("click", nextTheme);
-document.getElementById("help").addEventListener("click", showKeys);
+const help = () => showKeys(Object.values(VIEWS).map(([title]) => title));
+document.getElementById("help").addEventListener("click", help);
 watchLogin();
 const go = Object.fromEntries(Object.keys(VIEWS).map((name, at) => [String(at + 1), () => (location.hash = `#${name}`)]));
-watchKeys({ ...go, "?": showKeys, t: nextTheme }, () => shown);
+watchKeys({ ...go, "?": help, t: nextTheme }, () => shown);
 await chooseProxy().catch(() => {});
 window.addEventListener("hashchange", route);
 route();
