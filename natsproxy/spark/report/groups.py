@@ -1,8 +1,8 @@
-"""Small answers of Spark: rows of groups, of all recorders together and of each alone.
+"""Grouped rows from Spark: counts for all recorders together and for each one.
 
-Where several recorders wrote the tables, the row of a group has `of`: its values by recorder, under short
-names.  Texts are cut to `TEXT` characters, and groups whose names begin with the same so many are one.
-Latencies are in ms.
+Where several recorders wrote the tables, the row of a group has `of`: its counts for each recorder, by the
+recorder's short name.  Texts are cut to `TEXT` characters, so groups whose names differ only after that are
+one group.  Latencies are in ms.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def percentiles(
 
 
 def who(recorder: str | None, conn: int | None) -> str | None:
-    """Return a name for a connection that no other has, and that ends in `#` and its number."""
+    """Return a unique name for a connection; it ends in `#` and the connection's number."""
     return None if conn is None else f"{short(recorder or '')}#{conn}"
 
 
@@ -62,14 +62,14 @@ class Groups:
         self._by, self._apart = tuple(by), tables.apart
 
     def top(self, counts: Sequence[Column], *order: Column) -> Rows:
-        """Return the counts of the first `TOP` groups in this order, equal ones in that of their names."""
+        """Return the counts of the first `TOP` groups in this order; ties are ordered by name."""
         grouped = self._table.groupBy(*self._by).agg(*counts)
         return self._told_apart(rows(grouped.orderBy(*order, *self._by).limit(TOP)), counts)
 
     def with_whole(self, counts: Sequence[Column], order: str, also: str = "") -> tuple[Row, Rows]:
         """Return the counts of all rows, and those of the `TOP` groups with most of `order`.
 
-        also: SQL of which the `TOP` groups with most are returned too.
+        also: SQL; the `TOP` groups with its largest values are returned, too.
         """
         by = self._by
         grouped = self._table.rollup(*by).agg(F.grouping_id().alias("level"), *counts)

@@ -1,8 +1,8 @@
-"""The tables under a folder, as far as they are there and whole, and the time axis that all charts share.
+"""The complete tables in a folder, and the time axis that all charts share.
 
-A table that was not asked for, that a broken run left half-written or that an earlier analysis left behind is
-not in the list of the analysis.  The report does not fail for it: its section says so in a sentence.  The
-list is read once, so all sections are of one moment, also where a watch is still writing.
+A table that was not asked for, that a failed run left half-written, or that an earlier analysis left behind
+is not in the list of the analysis.  The report does not fail for it: its section says so in a sentence.  The
+list is read once, so all sections show the same moment even while a watch is writing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def short(recorder: str) -> str:
 class Tables:
     """The tables under `out`; `why` has a sentence for each table that cannot be read.
 
-    apart: the recorders, where several wrote them: groups are told apart by these too.
+    apart: where several recorders wrote the tables, those for which groups are counted separately, too.
     """
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
