@@ -30,7 +30,7 @@ for variable in ("COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR"):
     os.environ.pop(variable, None)
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_xdist_auto_num_workers() -> Generator[None, int, int]:
     """Return three workers for two cores.
 
