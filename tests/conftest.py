@@ -68,6 +68,7 @@ class Grouped(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
         return next((group for group in TOGETHER if nodeid.startswith(group)), nodeid)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """Return the scheduler of pytest-xdist."""
     return Grouped(config, log)
