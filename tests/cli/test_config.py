@@ -173,7 +173,7 @@ def test_filters_come_from_variables_too() -> None:
     found = [rows[f"record-filter-{name}"]["value"] for name in ("json", "headers", "subjects")]
     assert found == [["/card", "a.> /pin"], ["a", "b"], ["a.*", "b.>"]]
     wrong = CliRunner().invoke(main, ["config", "--upstream", "x:1", "--record-filter-subjects", "a.b"])
-    assert "must have * or > in the place of the secret" in wrong.output
+    assert "must have * or > in place of the secret" in wrong.output
 
 
 def test_filters_are_part_of_a_recording() -> None:
