@@ -39,7 +39,7 @@ def test_other_headers_keep_their_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("line", "text"),
-    [("", "it needs 'set' or 'remove'"), ('set = { "a b" = "c" }', "set is wrong: .* no header name")],
+    [("", "it needs 'set' or 'remove'"), ('set = { "a b" = "c" }', "set is wrong: .* not a header name")],
 )
 def test_impossible_headers_are_refused(line: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
