@@ -180,25 +180,6 @@ def test_frames_of_no_exchange_are_left_out_before_pairing(
     assert (given[0].count() < known.frames.count()) == (most == 100)
 
 
-def test_a_plan_is_compiled_with_the_loader_of_the_tasks(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Each thread that writes a table has it, and the thread of the caller keeps its own."""
-    threads = spark._jvm.java.lang.Thread  # type: ignore[union-attr]
-    before, seen = threads.currentThread().getContextClassLoader(), list[str]()
-
-    def noted(*given: Any) -> DataFrame:
-        seen.append(threads.currentThread().getContextClassLoader().toString())
-        return derive(*given)
-
-    monkeypatch.setattr("natsproxy.spark.jobs.analyze.derive", noted)
-    analyze(spark, [conversation(tmp_path / "a.ncap", 2)], tmp_path / "out", ["connections", "liveness"])
-    tasks = spark._jsc.sc().env().serializer().defaultClassLoader().get()
-    assert seen == [tasks.toString()] * 2
-    assert not tasks.equals(before)
-    assert threads.currentThread().getContextClassLoader().equals(before)
-
-
 def test_foreign_folders_are_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     """A name of a table that is something else, and a folder in which another run is writing."""
     capture = conversation(tmp_path / "a.ncap", 1)
