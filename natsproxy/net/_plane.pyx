@@ -9,7 +9,7 @@ Theory
 2. A flow that is *clear* is walked here: whole frames that nobody wants, or on which the decision of the rules is
    known (`rules/engine/_decisions.pyx`), are sent, and recorded, without the interpreter lock.  A flow is clear
    while its session has nothing to do between the frames: it holds nothing back, injects nothing, and stands
-   between two frames.  `Connection.settle` says so after each call into Python.
+   between two frames.  `Connection.update_flow` says so after each call into Python.
 3. The first byte that is not such a frame, and everything behind it in the same read, goes to the session as it
    does without a plane.  The session keeps what is unfinished; the flow is not clear until that is over.
 4. A frame that nobody wants and that is not whole is passed on as it comes.  `missing` are its bytes that have
@@ -146,8 +146,8 @@ cdef class Connection:
         """Tell that the backlog of a leg is gone, or the leg."""
         self.relay.flushed(leg)
 
-    def settle_flow(self, int direction, bint clear, pipe, bint recording, Decisions decisions=None):
-        """Say how a flow goes on: called after the session has worked.
+    def update_flow(self, int direction, bint clear, pipe, bint recording, Decisions decisions=None):
+        """Apply the state of the session's pipe to a flow; call after the session has worked.
 
         clear: nothing has to be done between its frames.  pipe: the session's pipe of that direction.
         recording: its frames are recorded.  decisions: those that are known on frames that rules want.
@@ -313,7 +313,7 @@ cdef class Plane:
         return self.passing.frames
 
     def set_builder(self, BlockBuilder builder):
-        """Take the records of clear flows; None: flows that record are not clear, until they are settled again."""
+        """Take the records of clear flows; None: flows that record are not clear until their next update."""
         cdef Connection connection
         cdef int i
         self.passing.builder = builder

@@ -66,8 +66,8 @@ class Pumps:
         """Return None: nothing passes without the session."""
         return None
 
-    def settle(self, *, recording: bool) -> None:
-        """Wake a pump that the session held back, or that needs a backlog's end no more; flush backlogs."""
+    def update(self, *, recording: bool) -> None:
+        """Wake the pumps that the session no longer holds back, and flush the legs' backlogs."""
         pipes = self._rider.session.pipes
         if not all(pipe.full for pipe in pipes):
             self._unblocked.set()

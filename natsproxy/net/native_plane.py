@@ -76,13 +76,13 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
             leg.flushed.set()
             leg.flushed = None  # type: ignore[misc]
 
-    def settle(self, *, recording: bool) -> None:
-        """Go on as the pipes of the session say now."""
+    def update(self, *, recording: bool) -> None:
+        """Apply the state of the session's pipes to the flows."""
         session = self.relay.session
         for direction in (C2S, S2C):
             clear = session.bypass.clear(direction)
             decisions = session.bypass.decisions(direction) if clear else None
-            self.settle_flow(direction, clear, session.pipes[direction], recording, decisions)
+            self.update_flow(direction, clear, session.pipes[direction], recording, decisions)
 
     def leave(self) -> tuple[bytes, bytes]:
         """Give the legs back; return the unfinished control lines of both directions."""

@@ -45,8 +45,8 @@ class Rider(Protocol):
 class PlaneConnection(PassedFrames, Protocol):
     """The place of one connection on a plane."""
 
-    def settle(self, *, recording: bool) -> None:
-        """Go on as the pipes of the session say now; called whenever the session has worked."""
+    def update(self, *, recording: bool) -> None:
+        """Apply the state of the session's pipes; call whenever the session has worked."""
         ...
 
     def stop(self) -> None:

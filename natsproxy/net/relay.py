@@ -120,7 +120,7 @@ class Relay:
         self._perform(self.session.receive(S2C, greeting, now_ns()))
         if not self.session.over:  # a kill, a bug or another chain may have ended it before
             self._place = self._plane.adopt(self, *self.legs, self._tasks)
-            self._settle()
+            self._update_plane()
 
     def _leave(self) -> None:
         """Take the legs back from the plane."""
@@ -137,10 +137,10 @@ class Relay:
         if self._place is not None:
             self.session.bypass.catch_up(self._place)
 
-    def _settle(self) -> None:
-        """Let the plane go on as the session says now: called after it has done anything."""
+    def _update_plane(self) -> None:
+        """Tell the plane the state of the session; call whenever the session has worked."""
         if self._place is not None:
-            self._place.settle(recording=self.session.pipes[C2S].records.on)
+            self._place.update(recording=self.session.pipes[C2S].records.on)
 
     async def _record_unsent(self) -> None:
         """Record the frames that were read and never sent, a slice at a time."""
@@ -167,7 +167,7 @@ class Relay:
         """Make records from the next frame on, or stop making them."""
         self._catch_up()
         self.session.record(on)
-        self._settle()
+        self._update_plane()
 
     @error_boundary
     def snapshot(self) -> dict[str, Any]:
@@ -286,7 +286,7 @@ class Relay:
         self._send(pieces)
         if self.client.gone or self.server.gone:
             self._end_if_gone()
-        self._settle()
+        self._update_plane()
         self._arm()
 
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:

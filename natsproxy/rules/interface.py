@@ -165,7 +165,7 @@ class Decision(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """The decision on neighbouring frames of a list.
+    """The decision on a batch: neighbouring frames of a list.
 
     stop: the index behind the last of them.  out: None for the frames as received, else the frames that go on
     in their place, one for each; empty for none.  until: hold them to that time (ns).  cause: the rule, for
@@ -178,9 +178,9 @@ class BatchResult(NamedTuple):
     cause: str = ""
 
 
-FastPathFunction = Callable[[Sequence["Frame"], int, int, int], list[BatchResult]]
+BatchFunction = Callable[[Sequence["Frame"], int, int, int], list[BatchResult]]
 """Takes neighbouring whole message frames, the index and the ordinal of the first and the time (ns).  Returns
-the decisions as far as the fast path reaches: the frame behind the last of them goes to `decide`."""
+the decisions on batches from there on; the frame behind the last batch goes to `decide`."""
 
 
 class SubscriptionCheck(Protocol):
@@ -203,20 +203,20 @@ class ConnectionRules(Protocol):
     alters_delivery: some rule may drop or add deliveries, so the session must count toward UNSUB max.
     opening: the fate of a client that has just been accepted: "serve", "refuse" (RST), "close" (before INFO),
     "close-after-info".
-    fastpath: by direction, the function for batches of plain messages; None where there is none.  Not for a
-    sid whose deliveries the session counts, nor for frames of a verbose client that earn +OK.
+    batch_functions: by direction, the function for batches of plain messages; None where there is none.  Not
+    for a sid whose deliveries the session counts, nor for frames of a verbose client that earn +OK.
     revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and the
     texts of their -ERR; the session ends them.
     resubscribed: live subscriptions (sids) that the server has under another subject than these rules map
     them to, and that subject; the session makes them anew.
-    fired: firings of link rules, which belong to no frame, and of the fast path; the session empties the list
+    fired: firings of link rules, which belong to no frame, and of batches; the session empties the list
     after `bind`, `conditions` and `due`, and after each read.
     """
 
     interest: tuple[Interest, Interest]
     alters_delivery: bool
     opening: str
-    fastpath: tuple[FastPathFunction | None, FastPathFunction | None]
+    batch_functions: tuple[BatchFunction | None, BatchFunction | None]
     revoked: list[tuple[bytes, str]]
     resubscribed: list[tuple[bytes, bytes]]
 
@@ -241,7 +241,7 @@ class ConnectionRules(Protocol):
         """Return the static decisions, for the native plane (`rules/engine/_decisions.pyx`).
 
         None where there is nothing.  It holds until the session has worked, and is asked for again then.
-        Frames to which the plane applies it reach neither `decide` nor the fast path; their firings are in
+        Frames to which the plane applies it reach neither `decide` nor a batch function; their firings are in
         `fired`.
         """
         ...
@@ -294,7 +294,7 @@ class _NoRules:
 
     alters_delivery = False
     opening = "serve"
-    fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (None, None)
+    batch_functions: tuple[BatchFunction | None, BatchFunction | None] = (None, None)
 
     def __init__(self, interest: Interest) -> None:
         self.interest = (interest, interest)

@@ -78,7 +78,7 @@ class Bypass:
 
     def decisions(self, direction: Direction) -> object | None:
         """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
-        if self._runner.fastpath(self._connection.pipes[direction]) is None:
+        if self._runner.batch_function(self._connection.pipes[direction]) is None:
             return None
         return self._runner.rules.decisions(direction)
 

@@ -14,10 +14,10 @@ from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing
 from natsproxy.protocol.errors import err_frame
 from natsproxy.rules.interface import (
+    BatchFunction,
     Chain,
     ConnectionRules,
     Decision,
-    FastPathFunction,
     LinkConditions,
     SubscriptionCheck,
 )
@@ -178,11 +178,11 @@ class RuleRunner:
 
     # -- decisions
 
-    def fastpath(self, pipe: DirectionPipe) -> FastPathFunction | None:
-        """Return the rules' fast path; None where the session itself must look at each frame."""
+    def batch_function(self, pipe: DirectionPipe) -> BatchFunction | None:
+        """Return the rules' batch function; None where the session itself must look at each frame."""
         if pipe.swallowing or (pipe.direction == S2C and self._subscriptions.ended_or_moved):
             return None
-        return self.rules.fastpath[pipe.direction]
+        return self.rules.batch_functions[pipe.direction]
 
     def decide(self, pipe: DirectionPipe, frame: Frame, now: int) -> Decision | None:
         """Return the rules' decision on a frame, None to pass it untouched."""

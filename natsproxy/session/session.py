@@ -282,8 +282,8 @@ class Session:
                 else:
                     pipe.pass_(segment, first, now)
             elif isinstance(segment, Frame):
-                fastpath = self.runner.fastpath(pipe)
-                if fastpath is None or segment.op not in MESSAGE_OPS or segment.missing:
+                decide_batch = self.runner.batch_function(pipe)
+                if decide_batch is None or segment.op not in MESSAGE_OPS or segment.missing:
                     self._handle_frame(pipe, segment, first, now, limit)
                     if segment.op in SUBSCRIPTION_OPS:
                         self._subscription_lines(pipe, now, stop - scanner.ordinal)
@@ -386,7 +386,7 @@ class Session:
         while at < len(frames) and not (self._lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED):
             if at and limit.reached():
                 break
-            for result in self._batch_results(pipe, frames, at, first, now):
+            for result in self._decide_batches(pipe, frames, at, first, now):
                 self._carry_out_batch(pipe, frames[at : result.stop], result, first + at, now)
                 at = result.stop
             if at < len(frames) and not self.over:
@@ -396,14 +396,14 @@ class Session:
                     break
         pipe.scanner.untake(frames[at:])
 
-    def _batch_results(
+    def _decide_batches(
         self, pipe: DirectionPipe, frames: list[Frame], at: int, first: int, now: int
     ) -> list[BatchResult]:
-        fastpath = self.runner.fastpath(pipe)
-        if fastpath is None:
+        decide_batch = self.runner.batch_function(pipe)
+        if decide_batch is None:
             return []
         try:
-            return fastpath(frames, at, first + at, now)
+            return decide_batch(frames, at, first + at, now)
         except Exception as error:  # as in `RuleRunner.decide`
             self.runner.failed(frames[at], error, now)
             return []
@@ -411,7 +411,7 @@ class Session:
     def _carry_out_batch(
         self, pipe: DirectionPipe, frames: list[Frame], result: BatchResult, first: int, now: int
     ) -> None:
-        """Apply the decision of the rules' fast path to adjacent frames."""
+        """Apply the rules' decision on a batch to its frames."""
         out = result.out
         if out is None:
             ops = 0

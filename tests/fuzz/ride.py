@@ -50,7 +50,7 @@ class Ride:
         for key in KNOWN:
             self.decisions.put_pass(key, b"no")
         self.connection = plane.adopt(self, 1, pairs[0][0], pairs[1][0], _plane.NativeLeg)
-        self.settle()
+        self.update_flow()
 
     def catch_up(self) -> None:
         """Count what went by, as `session/bypass.py` does."""
@@ -63,11 +63,11 @@ class Ride:
                 self.one.skip_into(missing)
                 self.open = OpenFrame(op, ordinal, data)
 
-    def settle(self) -> None:
+    def update_flow(self) -> None:
         out = self.one.ordinal  # nothing is dropped, nothing is injected
         pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=out, scanner=self.one)
         recording = self.recording is not None
-        self.connection.settle_flow(self.direction, self.one.idle, pipe, recording, self.decisions)
+        self.connection.update_flow(self.direction, self.one.idle, pipe, recording, self.decisions)
 
     def received(self, direction: Direction, data: bytes) -> None:
         self.catch_up()
@@ -86,7 +86,7 @@ class Ride:
         leg = self.connection.client if direction else self.connection.server
         if parts:
             leg.write_all(parts)
-        self.settle()
+        self.update_flow()
 
     def record(self, to: Recording, segment: Segment, ordinal: int) -> None:
         """Record whole frames, as a session does; one in pieces once its end has come."""

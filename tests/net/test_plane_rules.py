@@ -141,7 +141,7 @@ def connected(rig: Rig, rules: Rules) -> tuple[Relay, socket.socket, socket.sock
         pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=0)
         pipe.scanner = Scanner(direction, Interest((Clause(op_mask(*MESSAGE_OPS)),)))
         rules.scanners.append(pipe.scanner)
-        relay.connection.settle_flow(direction, True, pipe, False, rules.decisions[direction])
+        relay.connection.update_flow(direction, True, pipe, False, rules.decisions[direction])
     return relay, client, server
 
 
@@ -246,7 +246,7 @@ def test_a_frame_that_is_dropped_is_no_delivery_and_no_request(rig: Rig) -> None
     for direction, scanner in zip(Direction, rules.scanners, strict=True):
         scanner.awaited = awaited
         pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=0, scanner=scanner)
-        relay.connection.settle_flow(direction, True, pipe, False, rules.decisions[direction])
+        relay.connection.update_flow(direction, True, pipe, False, rules.decisions[direction])
     client.send(b"PUB b _INBOX.lost 0\r\n\r\nPUB a _INBOX.asked 0\r\n\r\n")
     server.send(b"MSG b 1 0\r\n\r\n")
     rig.run()

@@ -44,7 +44,7 @@ class Relay:
         for direction in (C2S, S2C):
             pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=0)
             pipe.scanner = Scanner(direction, Interest(clauses))
-            self.connection.settle_flow(direction, True, pipe, recording)
+            self.connection.update_flow(direction, True, pipe, recording)
 
     def leave(self) -> None:
         self.connection.remove()

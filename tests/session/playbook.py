@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from natsproxy.capture.format.records import Frames
 from natsproxy.events import Event, Firing
 from natsproxy.rules.interface import (
+    BatchFunction,
     Chain,
     ConnectionRules,
     Decision,
     EmptyChain,
-    FastPathFunction,
     LinkConditions,
     SubscriptionCheck,
     View,
@@ -146,7 +146,7 @@ class OneRule:
     alters_delivery: bool = False
     opening: str = "serve"
     text: str = ""
-    fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (None, None)
+    batch_functions: tuple[BatchFunction | None, BatchFunction | None] = (None, None)
     revoked: list[tuple[bytes, str]] = field(default_factory=list)
     resubscribed: list[tuple[bytes, bytes]] = field(default_factory=list)
     link: LinkConditions | None = None

@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""Decisions that C reads without the interpreter lock (`_decisions.pyx`)."""
+"""Decisions that C reads without the interpreter lock (`_decisions.pyx`).
+
+`Decision` and `Verdict` mirror those of Python (`rules/interface.py`, `rules/model/verdicts.py`) as far as C applies
+them.
+"""
 
 from libc.stdint cimport int64_t, uint64_t
 

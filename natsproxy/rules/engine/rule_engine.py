@@ -21,7 +21,7 @@ from natsproxy.rules.engine.link_rules import LinkRules
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.engine.static_decisions import StaticDecisions
 from natsproxy.rules.engine.subscription_check import LiveSubscriptions
-from natsproxy.rules.interface import Decision, FastPathFunction, LinkConditions, View
+from natsproxy.rules.interface import BatchFunction, Decision, LinkConditions, View
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.gate import Count
 from natsproxy.rules.model.roles import PUBS, TRANSLATION, OpenRequests
@@ -138,7 +138,7 @@ class RuleEngine:
 
     def _forget_decisions(self) -> None:
         self._static = StaticDecisions(self.index, self._view, self._states, self._requests)
-        self.fastpath: tuple[FastPathFunction | None, FastPathFunction | None] = (
+        self.batch_functions: tuple[BatchFunction | None, BatchFunction | None] = (
             self._static.function(C2S),
             self._static.function(S2C),
         )
@@ -228,7 +228,7 @@ class RuleEngine:
 
     def decisions(self, direction: Direction) -> object | None:
         """Return the static decisions, for the native plane; None where there are none."""
-        return None if self.fastpath[direction] is None else self._static.table(direction)
+        return None if self.batch_functions[direction] is None else self._static.table(direction)
 
     def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
         """Return the conditions of the link now, and when to ask again (ns)."""

@@ -26,7 +26,7 @@ from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
 from natsproxy.rules.engine.batch import Batch, NewSubject, PassingBatch, RewritingBatch, Span, VerdictBatch
 from natsproxy.rules.engine.rule_index import RuleIndex
-from natsproxy.rules.interface import BatchResult, FastPathFunction, View
+from natsproxy.rules.interface import BatchFunction, BatchResult, View
 from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Admits, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState
@@ -154,7 +154,7 @@ class StaticDecisions:
                 lambda reply: rewriter.undo(reply) is not None,
             )
 
-    def function(self, direction: Direction) -> FastPathFunction | None:
+    def function(self, direction: Direction) -> BatchFunction | None:
         """Return the function that decides on batches of a direction, None where no frame would take it."""
         if self._rewriter is None and not self._index.rules[direction]:
             return None

@@ -1,4 +1,4 @@
-"""The fast path: the same bytes, counts and firings as the general path, whatever the frames."""
+"""Batches: the same bytes, counts and firings as the general path, whatever the frames."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RuleSession:
         for sent in self.sent:
             sent.clear()
         if not fast:
-            self.session.runner.rules.fastpath = (None, None)
+            self.session.runner.rules.batch_functions = (None, None)
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
         self.note(self.session.receive(direction, data, now))

@@ -72,7 +72,7 @@ def test_an_armed_filter_looks_at_the_subject_that_jetstream_s_deliveries_bear()
 
 @pytest.mark.parametrize("arming", ["SUB >.x 1", "SUB a.* 2", "SUB a.* 1"])
 def test_a_subscription_that_is_not_taken_arms_the_filter_too(arming: str) -> None:
-    """The fast path of earlier messages of the same subject ends there."""
+    """The batch of earlier messages of the same subject ends there."""
     chain = RuleChain(
         load('[[rules]]\nname = "r"\nkind = "deny"\nsubject = ["a.secret", "x.secret", "x.x"]\n', KINDS)
     )
