@@ -39,13 +39,18 @@ ROUGH = "distinct_subjects"
 """The one column that holds an estimate; each engine has its own."""
 
 
-def reason() -> str | None:
-    """Return why Sail cannot run here; None where it can."""
+def can_run() -> bool:
+    """Tell whether the packages of Sail are installed, in versions that work together."""
     try:
         sail.check_packages()
-    except NatsproxyError as error:
-        return str(error)
-    return None
+    except NatsproxyError:
+        return False
+    return True
+
+
+needs_sail = pytest.mark.skipif(
+    not can_run(), reason="needs pysail and PySpark 4.2: pip install 'natsproxy[sail]'"
+)
 
 
 def analyze(captures: list[Path], out: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -93,7 +98,7 @@ def equal(ours: pa.Table, theirs: pa.Table) -> None:
         assert sums[0] == pytest.approx(sums[1], rel=0.1)
 
 
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
     """All tables of golden captures, firings, generated traffic, proxies in a row, bytes, skew and damage."""
     done = analyze(known.captures, tmp_path)
@@ -106,7 +111,7 @@ def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_the_report_of_both_engines_has_the_same_numbers(
     spark: SparkSession, known: Known, tmp_path: Path
 ) -> None:
@@ -118,7 +123,7 @@ def test_the_report_of_both_engines_has_the_same_numbers(
     assert list(differences(data, collect(spark, out, known.captures))) == []
 
 
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     """As it is on Spark."""
     other = tmp_path / "other.ncap"
@@ -127,7 +132,7 @@ def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
 
 
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_what_is_not_whole_is_said_as_capture_info_says_it(tmp_path: Path) -> None:
     """A damaged segment and one that its recorder did not close, in the terminal and in the report."""
     captures = [damaged(tmp_path / "damaged.ncap"), skewed(tmp_path / "open.ncap")]
@@ -150,7 +155,7 @@ def test_what_is_not_whole_is_said_as_capture_info_says_it(tmp_path: Path) -> No
 
 
 @pytest.mark.long
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_an_environment_for_spark_is_not_sails(tmp_path: Path) -> None:
     """A master, and a server that is not there: both are for the other engine."""
     elsewhere = {"MASTER": "local[1]", "SPARK_REMOTE": "sc://127.0.0.1:9"}
@@ -180,7 +185,7 @@ start()
 
 
 @pytest.mark.long
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_a_terminal_is_told_how_far_it_is(tmp_path: Path) -> None:
     """From the first second on: captures that were looked at, parts that were read."""
     captures = [skewed(tmp_path / "a.ncap"), damaged(tmp_path / "b.ncap")]
@@ -218,7 +223,7 @@ start()
 
 
 @pytest.mark.long
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_many_rows_are_written_by_sail_itself(tmp_path: Path) -> None:
     """Once each, over the tables of an earlier run."""
     captures = [skewed(tmp_path / "skewed.ncap"), damaged(tmp_path / "damaged.ncap")]
@@ -258,7 +263,7 @@ print(Groups(table, ("rest",), SimpleNamespace(apart=[])).top([F.count("*").alia
 """
 
 
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_the_report_groups_by_numbers_alone() -> None:
     """Without a text, there is no column to cut."""
     done = subprocess.run(
@@ -268,7 +273,7 @@ def test_the_report_groups_by_numbers_alone() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(reason() is not None, reason=str(reason()))
+@needs_sail
 def test_a_table_that_was_removed_is_not_an_empty_one(tmp_path: Path) -> None:
     """One without rows is."""
     out = tmp_path / "out"
