@@ -9,6 +9,7 @@ The numbers are those of the general path: a delivered message draws from its su
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -41,9 +42,10 @@ Span = tuple[int, NewSubject | None]
 """The index behind some frames of one key, and their new subject."""
 
 
-class Batch:
+class Batch(ABC):
     """Neighbouring frames with the same decision."""
 
+    @abstractmethod
     def take(
         self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
     ) -> list[BatchResult]:
@@ -51,13 +53,10 @@ class Batch:
 
         base: the ordinal of `frames[0]`.  now: ns.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
-        """Put a decision into the table of the native plane, if it is the same for all frames of its line.
-
-        By default it is not, and the frames come to Python.
-        """
+        """Put a decision into the table of the native plane, if it is the same for all frames of its line."""
 
     def take_firing(self) -> Firing | None:
         """Return one event for everything since the last call, and forget it; None for nothing."""
