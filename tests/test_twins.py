@@ -13,7 +13,6 @@ import pytest
 
 from natsproxy.capture.filter import recording_filter
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
-from natsproxy.capture.filter.redact import without_payload
 from natsproxy.capture.format.records import Frames
 from natsproxy.capture.write import _builder_py
 from natsproxy.capture.write.builder import BlockBuilder
@@ -56,13 +55,9 @@ def alike(rules: str, selection: Selection = EVERYTHING) -> Outcome:
     return native
 
 
-def first_byte(made: Frames, frame: Frame, policy: PayloadPolicy) -> Frames:
-    return without_payload(made, frame, policy.action, frame.body[:1])
-
-
 def test_a_policy_for_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_filter, "_ACTIONS", (*recording_filter._ACTIONS, "first"))
-    monkeypatch.setattr(recording_filter, "_by_policy", first_byte)
+    first = recording_filter._Action(lambda frame, size: (frame.body[:1], {}))
+    monkeypatch.setitem(recording_filter._ACTIONS, "first", first)
     selection = Selection(payloads=(PayloadPolicy.parse("a=first"), PayloadPolicy.parse("k=keep")))
     run = record(C2S, 1, [b"PUB a 5\r\nhello\r\n", b"PUB b 5\r\nhello\r\n", b"PUB k 5\r\nhello\r\n"], 0)
     kept = []

@@ -16,10 +16,10 @@ import functools
 import hashlib
 import operator
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy import converters
 from natsproxy.capture.filter.filters import SUBJECT, Filters
@@ -56,14 +56,52 @@ if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
 MESSAGES: Final = op_mask(*MESSAGE_OPS)
 _SCRUBBED: Final = Interest((Clause(MESSAGES | op_mask(Op.SUB, Op.ERR), Need.PAYLOAD),))
 _GREETING: Final = op_mask(Op.INFO, Op.CONNECT)
-_ACTIONS = ("keep", "hash", "truncate", "drop")
+
+
+class _Action(NamedTuple):
+    """The action of a payload policy.
+
+    cut: takes a frame and the size that the user has written; returns the part of the payload to record and
+    what `extra` says beside the policy's name, or None for the whole frame.  sized: the user writes a size,
+    as in `truncate:BYTES`.
+    """
+
+    cut: Callable[[Frame, int], tuple[bytes, Mapping[str, object]] | None]
+    sized: bool = False
+
+
+def _keep(frame: Frame, size: int) -> None:
+    return None
+
+
+def _hash(frame: Frame, size: int) -> tuple[bytes, Mapping[str, object]]:
+    # A payload that is not whole has no hash.
+    return b"", {} if frame.missing else {"sha256": hashlib.sha256(frame.body).digest()}
+
+
+def _drop(frame: Frame, size: int) -> tuple[bytes, Mapping[str, object]]:
+    return b"", {}
+
+
+def _truncate(frame: Frame, size: int) -> tuple[bytes, Mapping[str, object]] | None:
+    return None if len(frame.body) <= size else (frame.body[:size], {})
+
+
+_ACTIONS: Final = {
+    "keep": _Action(_keep),
+    "hash": _Action(_hash),
+    "drop": _Action(_drop),
+    "truncate": _Action(_truncate, sized=True),
+}
+_FORMS: Final = [f"{name}:BYTES" if action.sized else name for name, action in _ACTIONS.items()]
+_CHOICES: Final = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadPolicy:
     """The policy for payloads on one subject pattern; headers are always kept.
 
-    action: "keep", "hash" (keep the SHA-256), "truncate" (keep the first `keep` bytes) or "drop".
+    action: a name in `_ACTIONS`.  keep: its size, 0 if it takes none.
     """
 
     pattern: bytes
@@ -72,20 +110,21 @@ class PayloadPolicy:
 
     @classmethod
     def parse(cls, text: str) -> PayloadPolicy:
-        """Read `SUBJECT=keep|hash|drop|truncate:BYTES`.  Raises ConfigError."""
+        """Read `SUBJECT=ACTION`, as in `orders.>=truncate:64`.  Raises ConfigError."""
         subject, equals, written = text.rpartition("=")  # the last one: subjects may hold a "="
         action, _, size = written.partition(":")
         if not equals or not is_valid_subscribe(subject.encode()):
             raise ConfigError(f"{text!r} is not SUBJECT=ACTION, as in orders.>=hash")
-        if action not in _ACTIONS or (action == "truncate") != size.isdigit():
-            raise ConfigError(f"{text!r}: the action is keep, hash, drop or truncate:BYTES")
+        known = _ACTIONS.get(action)
+        if known is None or known.sized != size.isdigit():
+            raise ConfigError(f"{text!r}: the action is {_CHOICES}")
         try:
             return cls(subject.encode(), action, parse_size(size) if size else 0)
         except ValueError as error:
             raise ConfigError(f"{text!r}: {action} {error}") from None
 
     def __str__(self) -> str:
-        size = f":{self.keep}" if self.action == "truncate" else ""
+        size = f":{self.keep}" if _ACTIONS[self.action].sized else ""
         return f"{self.pattern.decode()}={self.action}{size}"
 
 
@@ -109,7 +148,7 @@ class Selection:
     subjects: tuple[bytes, ...] = several(SUBJECT, "Record only these subjects.", name="record-subject")
     payloads: tuple[PayloadPolicy, ...] = several(
         ValueType(_policy, "SUBJECT=ACTION"),
-        "How payloads on a subject are recorded: keep, hash, drop or truncate:BYTES.",
+        f"How payloads on a subject are recorded: {_CHOICES}.",
         name="record-payload",
     )
     filters: Filters = group(Filters, "filter")
@@ -251,7 +290,7 @@ class RecordingFilter:
         policy = self._policies.first(frame.subject)
         record, frame = self._scrub(record, frame)
         # A payload that `redact` withheld stays withheld under any policy.
-        if policy is None or policy.action == "keep" or record.flags & Flags.PAYLOAD:
+        if policy is None or record.flags & Flags.PAYLOAD:
             return record
         return _by_policy(record, frame, policy)
 
@@ -310,11 +349,8 @@ def _sum(run: list[Frames]) -> Frames:
 
 def _by_policy(record: Frames, frame: Frame, policy: PayloadPolicy) -> Frames:
     """Return the record of `frame` with the part of its payload that the policy keeps."""
-    # A payload that is not whole has no hash: it falls through, and its bytes are dropped.
-    if policy.action == "hash" and not frame.missing:
-        return without_payload(record, frame, "hash", sha256=hashlib.sha256(frame.body).digest())
-    if policy.action != "truncate":
-        return without_payload(record, frame, policy.action)
-    if len(frame.body) <= policy.keep:
+    made = _ACTIONS[policy.action].cut(frame, policy.keep)
+    if made is None:
         return record
-    return without_payload(record, frame, "truncate", frame.body[: policy.keep])
+    kept, facts = made
+    return without_payload(record, frame, policy.action, kept, **facts)
