@@ -18,20 +18,27 @@ def rule(kind: str, *lines: str, name: str = "r") -> str:
     return "\n".join(["[[rules]]", f'name = "{name}"', f'kind = "{kind}"', *lines, ""])
 
 
-@pytest.mark.parametrize(
-    ("kind", "line", "conditions"),
-    [
-        ("bandwidth", 'rate = "1KiB"', LinkConditions(rate=1024)),
-        ("slice", 'size = 7\ndelay = "1ms"', LinkConditions(slice_size=7, slice_delay=MS)),
-        ("pause", "", LinkConditions(paused=True)),
-        ("swallow", "", LinkConditions(swallow=True)),
-        ("stop_reading", "", LinkConditions(stop_reading=True)),
-        ("half_close", "", LinkConditions(finish=True)),
-        ("slow_close", 'delay = "2s"', LinkConditions(linger=2 * S)),
-    ],
+CONDITIONS = (
+    ("latency", 'delay = "1ms"', LinkConditions(delay=MS)),
+    ("bandwidth", 'rate = "1KiB"', LinkConditions(rate=1024)),
+    ("slice", 'size = 7\ndelay = "1ms"', LinkConditions(slice_size=7, slice_delay=MS)),
+    ("pause", 'lasts = "3s"', LinkConditions(paused=True)),
+    ("swallow", "", LinkConditions(swallow=True)),
+    ("stop_reading", 'lasts = "3s"', LinkConditions(stop_reading=True)),
+    ("half_close", "", LinkConditions(finish=True)),
+    ("slow_close", 'delay = "2s"', LinkConditions(linger=2 * S)),
 )
-def test_each_kind_adds_its_condition(kind: str, line: str, conditions: LinkConditions) -> None:
-    wire = Wire(rule(kind, line, 'direction = "s2c"'))
+"""Each kind with settings under which a connection can end, and the condition that it puts on a link."""
+
+
+def test_no_kind_is_forgotten() -> None:
+    known = {name for name, kind in KINDS.items() if any(one.name == "lasts" for one in kind.settings)}
+    assert {kind for kind, _, _ in CONDITIONS} == {"latency", *known}
+
+
+@pytest.mark.parametrize(("kind", "settings", "conditions"), CONDITIONS)
+def test_each_kind_adds_its_condition(kind: str, settings: str, conditions: LinkConditions) -> None:
+    wire = Wire(rule(kind, settings, 'direction = "s2c"'))
     assert wire.rules.conditions(S2C, 0)[0] == conditions
     assert wire.rules.conditions(C2S, 0)[0] is None
 
@@ -80,21 +87,12 @@ def test_a_link_rule_in_force_stays_so_when_others_come() -> None:
 
 
 @pytest.mark.parametrize("direction", ["c2s", "s2c"])
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [
-        ("latency", 'delay = "1ms"'),
-        ("bandwidth", 'rate = "1KiB"'),
-        ("slice", "size = 7"),
-        ("slow_close", 'delay = "1ms"'),
-        ("swallow", ""),
-    ],
-)
+@pytest.mark.parametrize(("kind", "settings"), [row[:2] for row in CONDITIONS])
 def test_a_connection_under_conditions_ends_with_its_last_bytes(
     kind: str, settings: str, direction: str
 ) -> None:
     """Its client leaves, then its server: what waits goes first."""
-    text = f'[[rules]]\nname = "r"\nkind = "{kind}"\ndirection = "{direction}"\n{settings}\n'
+    text = rule(kind, settings, f'direction = "{direction}"')
     play = Playbook().greeted()
     play.do(play.session.swap(RuleChain(load(text, KINDS)), play.now))
     play.server(b"MSG a 1 5\r\nhello\r\n").eof(C2S).eof(S2C)
