@@ -2,7 +2,8 @@
 
 In: the checked settings and the selector of a rule.  Out: its `Action`, which returns verdicts on frames, or
 conditions of a link.  The kinds of the second sort share `link.py`.  A new kind is a module with a `KIND`, a
-row in the list below and a test; read `drop.py` first, then `model/rule.py` for the guarantees of an action.
+row of `_LISTED`, a line in `natsproxy/testing/faults.py` and a test; read `drop.py` first, then
+`model/rule.py` for the guarantees of an action.
 """
 
 from __future__ import annotations
@@ -63,4 +64,5 @@ _LISTED: Final = (
     half_close.KIND,
     slow_close.KIND,
 )
+"""In the order of `rules list`: kinds that are alike are neighbours."""
 KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _LISTED}
