@@ -4,12 +4,12 @@ Unfinished input is kept in chunks until there is enough of it for another try, 
 sends a byte at a time stays linear.  A large read behind an unfinished frame is not copied to be joined with
 it: it stays *ahead*, and the frame takes from it the bytes that it lacks.
 
-The scanner is a subclass and reads these fields directly: they are on the path of every read.
+The scanner is a subclass and uses these fields directly, since every read goes through them.
 """
 
 from __future__ import annotations
 
-_LARGE = 16384  # bytes of a read that are not worth a copy
+_LARGE = 16384  # bytes from which on a read is not copied
 
 
 class Input:
@@ -29,7 +29,7 @@ class Input:
         self._chunks: list[bytes] = []
         self._chunked = 0
         self._ahead, self._ahead_at = b"", 0
-        self._want = 0  # bytes from _pos on that must be there before a look is worth it
+        self._want = 0  # bytes from _pos on that must be there before another try
         self._want_line = False
 
     @property
@@ -39,11 +39,11 @@ class Input:
 
     @property
     def held(self) -> int:
-        """The number of bytes that are kept for later."""
+        """The number of bytes held for later."""
         return len(self._buf) - self._pos + self._chunked + len(self._ahead) - self._ahead_at
 
     def rest(self) -> bytes:
-        """Take the kept bytes out (for EOF): they are no whole frame."""
+        """Return and drop the held bytes, an incomplete frame: for EOF."""
         self._join()
         self._take_ahead(len(self._ahead))
         rest = self._buf[self._pos :]
@@ -69,7 +69,7 @@ class Input:
             self._join()
 
     def _let_go(self) -> None:
-        """Keep a read no longer than its last frame: an idle connection owns no buffer."""
+        """Release the buffer after its last frame, so that an idle connection holds none."""
         self._base += self._pos
         self._buf, self._pos = b"", 0
 
@@ -89,7 +89,7 @@ class Input:
         self._want, self._want_line = 0, False
 
     def _take_ahead(self, size: int) -> None:
-        """Move bytes from ahead behind the unfinished frame."""
+        """Append bytes of the read ahead to the unfinished frame."""
         if not self._ahead:
             return
         taken = self._ahead[self._ahead_at : self._ahead_at + size]
@@ -100,14 +100,14 @@ class Input:
             self._ahead, self._ahead_at = b"", 0
 
     def _top_up(self) -> None:
-        """Take what the unfinished frame lacks: up to its end if that is known, else the rest of its line."""
+        """Append what the unfinished frame lacks: up to its end if known, else the rest of its line."""
         lack = self._want - (len(self._buf) - self._pos)
         if lack <= 0:
             lack = self._ahead.find(b"\n", self._ahead_at) + 1 - self._ahead_at
         self._take_ahead(lack if lack > 0 else len(self._ahead))
 
     def _go_ahead(self) -> None:
-        """Go on with the read that is ahead: give the unfinished frame its part, or begin with it."""
+        """Continue with the read ahead: complete the unfinished frame from it, or start at it."""
         if self._pos == len(self._buf):
             self._base += self._pos
             self._buf, self._pos = self._ahead, self._ahead_at

@@ -1,8 +1,8 @@
 """Interest in pure Python: clauses compiled to one small trie per op and need.
 
 A trie node is a list `[children, star, tail, end]`: literal tokens, the node of `*`, whether `>` stands
-here, whether a pattern ends here.  Answers that depend on the subject alone are cached, boundedly: subjects
-are hostile and inboxes never repeat.
+here, whether a pattern ends here.  Answers that depend on the subject alone are cached, and the cache is
+bounded: clients choose the subjects, and inboxes never repeat.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Interest:
         cache = self._cache[op]
         found = cache.get(subject)
         if found is None:
-            if len(cache) >= _CACHE_MAX:  # subjects are hostile, and inboxes never repeat
+            if len(cache) >= _CACHE_MAX:  # clients choose the subjects, and inboxes never repeat
                 cache.clear()
             found = cache[subject] = self._look_up(wants, subject)
         return found

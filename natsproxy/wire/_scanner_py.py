@@ -1,4 +1,4 @@
-"""The scanner in pure Python, with the promises of `wire/scanner.py`.
+"""The scanner in pure Python, with the guarantees of `wire/scanner.py`.
 
 Strategy.  One regular expression per direction takes message frames with an ordinary control line (the fast
 path); `grammar.py` reads all other frames (the general path).  `next()` walks frames until somebody
@@ -45,7 +45,7 @@ _SYSTEM = b"$SYS."
 class Scanner(Input):
     """The scanner of one direction of one connection.
 
-    Table: makes the tables that it reads for each frame; the compiled twin has its own.
+    Table: the class of the tables that it reads for each frame; the compiled twin has its own.
     """
 
     Table: ClassVar[type[MutableMapping[bytes, int]]] = dict
@@ -83,32 +83,32 @@ class Scanner(Input):
 
     @property
     def idle(self) -> bool:
-        """True if it stands between two frames and keeps no bytes."""
+        """True if it is between two frames and holds no bytes."""
         return self._pos == len(self._buf) and not (
             self._missing or self._chunks or self._ahead or self._queued or self._dead or self._opaque
         )
 
     @property
     def lacking(self) -> int:
-        """The bytes that a begun frame lacks to be whole, its CRLF included; 0 where that is not known."""
+        """The bytes that an unfinished frame still lacks, its CRLF included; 0 if that is not known."""
         if self._missing or self._want_line or self.idle:
             return self._missing
         return max(0, self._want - self.held)
 
     @property
     def line_limit(self) -> int:
-        """The most bytes of a control line."""
+        """The longest control line allowed, in bytes."""
         return self._limit
 
     def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]]) -> None:
-        """Count frames that went by while it was idle: their number, bytes, and how many of each op."""
+        """Count frames that bypassed it while it was idle: their number, bytes, and how many of each op."""
         self.ordinal += frames
         self._base += size
         for op, count in ops:
             self.counts[op] += count
 
     def skip_into(self, missing: int) -> None:
-        """Stand in the payload of the last frame that went by: its other `missing` bytes follow as `Body`."""
+        """Continue in the payload of the last frame that bypassed it: `missing` bytes follow as `Body`."""
         self._missing = missing
 
     def next(self) -> Segment | None:
@@ -174,7 +174,7 @@ class Scanner(Input):
         return at
 
     def untake(self, frames: list[Frame]) -> None:
-        """Take back the last frames of `more`: nobody has handled them."""
+        """Take back the last frames of `more`, which nobody has handled."""
         counted = frames if self._queued is None else [self._queued]  # never both
         self._queued = None
         if frames:
@@ -299,7 +299,7 @@ class Scanner(Input):
     def _frame(self, start: int) -> tuple[Frame, bool]:
         """Return the frame at `start` and whether it is to be returned as one.
 
-        Raises what `grammar` raises for bytes that are no frame, or not yet one.
+        Raises what `grammar` raises for bytes that are not a frame, or not yet one.
         """
         spec, line_end, fields, stray = read_control_line(self._buf, start, self.direction, self._limit)
         subject, sid = fields.get("subject", b""), fields.get("sid", b"")
@@ -337,7 +337,7 @@ class Scanner(Input):
 
     def _extent(self, start: int, line_end: int, head: int, size: int, need: int) -> tuple[int, int, bool]:
         """Return the end of the frame's bytes, the number that is missing, and whether too few have come."""
-        # The receiver closes on sight of such a control line: waiting for the payload would be in vain.
+        # The receiver closes as soon as it reads such a control line: no use in waiting for the payload.
         if 0 < self.max_payload < size:
             return line_end, size + 2, need > Need.LINE
         length, end = len(self._buf), payload_end(self._buf, start, line_end, size)

@@ -1,12 +1,12 @@
-"""The table of awaited answers: the reply subjects of a client's requests without a message on them yet.
+"""The table of awaited replies: reply subjects of a client's requests on which no message has come yet.
 
-The scanners of both directions of a connection share one table, whose order is that of the requests.
+The scanners of both directions of a connection share one table, in the order of the requests.
 The c2s scanner notes the reply subject of a PUB or HPUB; the s2c scanner removes a subject when a MSG or HMSG
-arrives on it, the server's own 503 included.  Both do so as they pass over a frame, wanted or not: the table
-never makes anybody want a frame.
+arrives on it, the server's own 503 included.  Both do so as they pass over a frame, wanted or not: no frame
+is wanted on account of the table.
 
-Subjects are compared byte for byte, as they stand on the wire of the proxy's two sides: the client's spelling
-is noted, the server's is removed.  They differ where a rule rewrites reply subjects, and then an entry stays;
+Subjects are compared byte for byte: the one that the client sends is noted, the one that the server sends is
+removed.  They differ where a rule rewrites reply subjects, and then an entry stays;
 `session/control.py` leaves such entries out.
 
 Pulls and acknowledgements are not noted.  A pull may stay open for as long as its client likes, and its
@@ -22,11 +22,11 @@ from typing import Final
 from natsproxy.wire.ops import S2C, Direction
 
 MOST: Final = 1024
-"""Subjects in one table; a full one forgets its oldest, so that a client cannot fill our memory."""
+"""Subjects in one table; a full one drops its oldest, so that a client cannot fill the memory."""
 FORGOTTEN: Final = MOST // 8
-"""Subjects that a full table forgets at once: each search for the oldest passes the slots of removed ones."""
+"""Subjects that a full table drops at once: each search for the oldest skips the slots of removed ones."""
 LONGEST: Final = 256
-"""Bytes of a reply subject that is noted; clients make inboxes of 30 to 80."""
+"""The longest reply subject that is noted, in bytes; the inboxes of clients have 30 to 80."""
 PULL: Final = b".CONSUMER.MSG.NEXT."
 ACK: Final = b"$JS.ACK."
 
@@ -52,6 +52,6 @@ def note(awaited: MutableMapping[bytes, int], subject: bytes, reply: bytes) -> N
 
 
 def forget(awaited: MutableMapping[bytes, int]) -> None:
-    """Forget the oldest entries of a full table."""
+    """Drop the oldest entries of a full table."""
     for reply in tuple(islice(awaited, FORGOTTEN)):
         del awaited[reply]

@@ -87,7 +87,7 @@ def with_line(
 ) -> bytes:
     """Return the frame's bytes with fields of its control line changed and everything after it kept.
 
-    Of a frame with a missing part it returns the bytes that have come; the rest follows unchanged.
+    Of a frame with a missing part it returns the bytes received so far; the rest follows unchanged.
     """
     subject = frame.subject if subject is None else subject
     reply = frame.reply if reply is None else reply

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from natsproxy.wire.ops import Op
 
 NO_LIMIT: Final = 1 << 30
-"""A number of frames that no buffer ever holds."""
+"""More frames than any buffer holds."""
 
 
 class Need(IntEnum):
@@ -48,7 +48,7 @@ class Frame(NamedTuple):
     header_size: bytes of header block at the start of the payload; 0 without headers.
     size: declared payload bytes, header block included, final CRLF excluded; 0 without payload.
     missing: bytes of this frame (CRLF included) that are not in `buffer[start:end]` and follow as `Body`.
-    short: the frame was wanted with more than `missing` allows because it exceeds `buffer_limit`.
+    short: the wanted part of the frame is not all there, since it exceeds `buffer_limit`.
     """
 
     buffer: bytes
@@ -68,7 +68,7 @@ class Frame(NamedTuple):
 
     @property
     def raw(self) -> bytes:
-        """The wire bytes of the frame, as far as they have come."""
+        """The wire bytes of the frame, as far as received."""
         return self.buffer[self.start : self.end]
 
     @property
@@ -83,20 +83,20 @@ class Frame(NamedTuple):
 
     @property
     def body(self) -> bytes:
-        """The payload after the header block, as far as it has come."""
+        """The payload after the header block, as far as received."""
         last = self.line_end + self.size
         return self.buffer[self.line_end + self.header_size : last if last < self.end else self.end]
 
     @property
     def alone(self) -> Frame:
-        """The frame with its own bytes: it does not keep the read or record around it alive."""
+        """A copy with bytes of its own, which does not keep the read or record around it alive."""
         buffer, start, end, line_end = self[:4]
-        # The tuple is made at once: that takes half the time, and replays do it for each frame.
+        # `tuple.__new__` takes half the time of `Frame(...)`, and replays do this for each frame.
         return tuple.__new__(Frame, (buffer[start:end], 0, end - start, line_end - start, *self[4:]))
 
     @property
     def no_responders(self) -> bool:
-        """True for the server's 503 without a reply (nobody listens), which no limit of a SUB counts."""
+        """True for the server's 503 without a reply subject, which does not count toward UNSUB max."""
         return not self.reply and self.headers[8:12] == b" 503"
 
     @property
@@ -141,7 +141,7 @@ class Malformed(NamedTuple):
     """The stream cannot be framed from `buffer[start]` on.
 
     start: the first byte of the frame at fault (for TERMINATOR of a streamed frame: of the wrong bytes).
-    end: just after the byte that shows the fault.  reason: a short clause for a person.
+    end: just after the byte that shows the fault.  reason: a short clause for people.
     offset: the position of that byte in the stream.
     streaming: part of the frame was already returned (TERMINATOR after a `Frame` with `missing > 0`).
     """

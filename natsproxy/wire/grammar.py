@@ -1,6 +1,6 @@
 """The grammar of frames: control lines and payload ends, read as nats-server's parser reads them.
 
-Both scanners bring the frames here that their fast paths do not take.  These functions accept and refuse the
+Both scanners use it for the frames that their fast paths do not take.  These functions accept and refuse the
 bytes that `server/parser.go` accepts and refuses, and give up at the same byte: a wrong byte in an op is
 found as it arrives, not at the end of the line.  The forms of the ops are the op table's.
 """
@@ -28,7 +28,7 @@ class ControlLine(NamedTuple):
     """A whole control line.
 
     end: just after its LF.  fields: its arguments by the names of the op table.
-    stray: bytes that mean nothing stand behind an op without arguments.
+    stray: meaningless bytes follow an op that has no arguments.
     """
 
     spec: OpSpec
@@ -46,7 +46,7 @@ class NeedBytes(Exception):
 
 
 class NotFramed(Exception):
-    """The bytes `start` to `end` of the buffer are no frame; `reason` is a short clause for a person."""
+    """The bytes `start` to `end` of the buffer are not a frame; `reason` is a short clause for people."""
 
     def __init__(self, start: int, end: int, fault: FramingFault, reason: str) -> None:
         super().__init__(reason)
@@ -72,7 +72,7 @@ def read_control_line(buf: bytes, start: int, direction: Direction, limit: int) 
 
 
 def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]:
-    """Return the op at `start` and the begin of its arguments (blanks skipped)."""
+    """Return the op at `start` and the start of its arguments (blanks skipped)."""
     head = buf[start : start + 7].upper()
     for token, spec in _TOKENS[direction]:
         if head.startswith(token):
@@ -94,7 +94,7 @@ def _read_op(buf: bytes, start: int, direction: Direction) -> tuple[OpSpec, int]
 
 
 def _skip_gap(buf: bytes, start: int, at: int, direction: Direction, spec: OpSpec) -> int:
-    """Return the begin of the arguments behind an op that ends at `at`."""
+    """Return the start of the arguments after an op that ends at `at`."""
     if spec.gap == "ignored":
         return at
     if direction == C2S and not spec.from_client:
@@ -119,7 +119,7 @@ def _read_args(
     stop = lf if lf >= 0 else len(buf)
     cr_last = stop > at and buf[stop - 1] == 13
     args_end = stop - cr_last
-    # An unfinished line is measured too, as the server does: a peer cannot make us keep an endless one.
+    # An unfinished line is measured too, as the server does, so that no endless one is held.
     if args_end - at > limit:
         if not spec.limited and direction == C2S:
             raise NotFramed(start, stop, FramingFault.REFUSED, "a line beyond max_control_line")
@@ -144,7 +144,7 @@ def _split(start: int, end: int, spec: OpSpec, args: bytes) -> dict[str, bytes]:
     fields = dict(zip(names, parts, strict=True))
     for name in ("size", "header_size"):
         if name in fields and not _NUMBER.match(fields[name]):
-            reason = f"{spec.token.decode()} with a size that is no number"
+            reason = f"{spec.token.decode()} with a size that is not a number"
             raise NotFramed(start, end, FramingFault.SILENT, reason)
     return fields
 
@@ -162,7 +162,7 @@ def payload_end(buf: bytes, start: int, line_end: int, size: int) -> int:
 
 
 def streamed_payload(buf: bytes, start: int, missing: int) -> tuple[int, int]:
-    """Return the end of the payload bytes at `start`, and the number of bytes that are missing behind them.
+    """Return the end of the payload bytes at `start`, and the number of bytes still missing after them.
 
     missing: bytes of the frame that were missing before, its CRLF included.  The end is `start` where the
     terminator is wrong.

@@ -2,7 +2,7 @@
 
 Parser, encoder, session, captures and Spark read this table, so a new op is a member of `Op`, a row of `OPS`
 and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for all ops but
--ERR (`_line.pxd`); a test holds these equal to the table, and any other op takes the general path there.
+-ERR (`_line.pxd`); a test compares them with the table, and any other op takes the general path there.
 
 The facts are nats-server's (`server/parser.go`).  The server tolerates +OK, -ERR and INFO from a client;
 `from_client` is true only for those of them that natsproxy passes.
@@ -16,7 +16,7 @@ from typing import Final
 
 
 class Direction(IntEnum):
-    """The way of a frame: `C2S` from the client to the server, `S2C` from the server to the client."""
+    """The direction of a frame: `C2S` from the client to the server, `S2C` from the server to the client."""
 
     C2S = 0
     S2C = 1
@@ -121,7 +121,7 @@ _BARE: Final = {headed: bare for bare, headed in _HEADED.items()}
 
 
 def op_of(raw: bytes, op: Op) -> Op:
-    """Return the op of a frame that was made of one of `op`: a message may have got headers, or lost them."""
+    """Return the op of a frame made from one of `op`: a message may have gained or lost its headers."""
     return _HEADED.get(op, op) if raw[:1] in (b"H", b"h") else _BARE.get(op, op)
 
 

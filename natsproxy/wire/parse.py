@@ -1,4 +1,4 @@
-"""Frames of a buffer that is known to be whole, for captures, tests and replays."""
+"""Parsing of buffers that hold whole frames only, for captures, tests and replays."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NO_LIMIT = 1 << 30
 def frames(data: bytes, direction: Direction) -> Iterator[Frame]:
     """Yield the frames of `data`, which must hold whole frames only.
 
-    Raises ProtocolError, with the offset in `data`, for bytes that are no frame or no whole one.
+    Raises ProtocolError, with the offset in `data`, for bytes that are not a frame, or not a whole one.
     """
     scanner = Scanner(direction, EVERYTHING, line_limit=1 << 20, hold=_NO_LIMIT, buffer_limit=_NO_LIMIT)
     scanner.feed(data)
@@ -34,7 +34,7 @@ def frames(data: bytes, direction: Direction) -> Iterator[Frame]:
 
 
 def head(data: bytes, direction: Direction) -> Frame | None:
-    """Return the frame that `data` begins with, None where its control line is not whole."""
+    """Return the frame at the start of `data`, None if its control line is incomplete."""
     scanner = Scanner(direction, _LINES, line_limit=1 << 20, hold=0, buffer_limit=0)
     scanner.feed(data)
     segment = scanner.next()

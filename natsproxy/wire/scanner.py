@@ -1,6 +1,6 @@
 """The frame scanner: one direction's bytes in, segments out, never a byte lost or seen twice.
 
-There are two scanners with one interface and the same answers: `_scanner` (compiled from Cython) and
+There are two scanners with the same interface and results: `_scanner` (compiled from Cython) and
 `_scanner_py` (pure Python).  The compiled one is used where it was built; `NATSPROXY_PURE=1` or a machine
 without a C compiler chooses the other.  Tests compare the two.
 
@@ -70,11 +70,11 @@ class ScannerLike(Protocol):
     """The scanner of one direction of one connection; sizes in bytes.
 
     interest, watch_ops, watch_sids, watch_subjects, hold, buffer_limit, most: may be changed between two
-    `next()`; lower limits of bytes are in force from the next `feed`.
+    calls of `next()`; lower limits of bytes are in force from the next `feed`.
     counts: frames so far, by op (a list with an entry for each op), each from its whole control line on.
     tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
     awaited: the reply subjects of requests without an answer (`wire/awaited.py`), one table that the scanners
-    of both directions share; None: nobody keeps them.
+    of both directions share; None: they are not tracked.
     most: the most frames of one run, or of one call of `more`.
     odd: True after a frame that a recorder must look at for secrets: on a subject of the system (`$SYS.`), or
     a PING, PONG or +OK with bytes behind it.
@@ -126,7 +126,7 @@ class ScannerLike(Protocol):
         ...
 
     def untake(self, frames: list[Frame]) -> None:
-        """Take back the last frames of `more`: nobody has handled them.
+        """Take back the last frames of `more`, which nobody has handled.
 
         Much may change before the next `next`, so it asks again for each frame whether it is wanted.
         """
@@ -134,25 +134,25 @@ class ScannerLike(Protocol):
 
     @property
     def idle(self) -> bool:
-        """True if it stands between two frames and keeps no bytes."""
+        """True if it is between two frames and holds no bytes."""
         ...
 
     @property
     def lacking(self) -> int:
-        """The bytes that a begun frame lacks to be whole, its CRLF included; 0 where that is not known."""
+        """The bytes that an unfinished frame still lacks, its CRLF included; 0 if that is not known."""
         ...
 
     @property
     def line_limit(self) -> int:
-        """The most bytes of a control line."""
+        """The longest control line allowed, in bytes."""
         ...
 
     def skip(self, frames: int, size: int, ops: Iterable[tuple[int, int]]) -> None:
-        """Count frames that went by while it was idle: their number, bytes, and how many of each op."""
+        """Count frames that bypassed it while it was idle: their number, bytes, and how many of each op."""
         ...
 
     def skip_into(self, missing: int) -> None:
-        """Stand in the payload of the last frame that went by: its other `missing` bytes follow as `Body`."""
+        """Continue in the payload of the last frame that bypassed it: `missing` bytes follow as `Body`."""
         ...
 
     @property
@@ -162,7 +162,7 @@ class ScannerLike(Protocol):
 
     @property
     def held(self) -> int:
-        """The number of bytes that are kept for later."""
+        """The number of bytes held for later."""
         ...
 
     @property
@@ -171,7 +171,7 @@ class ScannerLike(Protocol):
         ...
 
     def rest(self) -> bytes:
-        """Take the kept bytes out (for EOF): they are no whole frame."""
+        """Return and drop the held bytes, an incomplete frame: for EOF."""
         ...
 
 
@@ -184,7 +184,7 @@ if not TYPE_CHECKING and os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
         from natsproxy.wire._scanner import Scanner
 
         COMPILED = True
-    except ImportError:  # not built: the pure twin serves
+    except ImportError:  # not built: use the pure twin
         from natsproxy.wire._interest_py import Interest
         from natsproxy.wire._scanner_py import Scanner
 else:
