@@ -1,4 +1,4 @@
-"""The interface between the session and the rules: each side knows no more of the other than this.
+"""The interface between the session and the rules: all that each side knows of the other.
 
 The session asks a `ConnectionRules` (the rules of one connection) for a decision on each frame that its
 interest wants, and carries out the `Decision`.  The rules see a `View` of the connection and never a socket.
@@ -7,9 +7,9 @@ Guarantees of the session to the rules
 1. It calls `Chain.bind` when the connection opens, when its CONNECT is known, when the server has named its
    account (second INFO), and when the chain is swapped; `previous` is the result of the last call, so that
    counters and state can move over.
-   A swap reaches the connections one after the other.  Each goes on under its old chain, all of it, until its
-   turn, which comes between two of its frames: first `Chain.check` looks at its live subscriptions in slices,
-   and those that may not go on end as they are found; then `bind` puts the new chain in force, all of it.
+   A swap reaches the connections one after the other.  Each keeps its whole old chain until its turn, which
+   comes between two of its frames: first `Chain.check` checks its live subscriptions in slices, and those
+   that the new rules refuse are ended as they are found; then `bind` puts the whole new chain in force.
 2. It calls `decide`, or `steps` where a frame has long headers, once per frame of interest, in stream order
    per direction, with the frame as received (s2c: as the server sent it).  They must not raise; if they do,
    the session closes that connection with the rule named, and no other.  Between two steps it deals with the
@@ -17,7 +17,7 @@ Guarantees of the session to the rules
 3. It calls `decide` before it sends the frame on.  The subscriptions in the view already hold a SUB that is
    being decided; the session removes it again if the decision does not pass it on.
 4. Times are nanoseconds of the proxy's one clock and never go back.
-5. It calls `close` exactly once for each `ConnectionRules` that was the last of its connection.
+5. It calls `close` exactly once for each `ConnectionRules` that was the last one of its connection.
 """
 
 from __future__ import annotations
@@ -105,22 +105,22 @@ class View(Protocol):
         ...
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
-        """Want every message frame of exactly `subject`; the rule must unwatch it."""
+        """Ask for every message frame of exactly `subject`; the rule must unwatch it."""
         ...
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
-        """Take back `watch_subject`."""
+        """Undo `watch_subject`."""
         ...
 
 
 class LinkConditions(NamedTuple):
-    """Conditions of a link in one direction; the default is a plain link.
+    """Conditions of a link in one direction; the default is an undisturbed link.
 
     paused: bytes are kept, nothing goes out.  swallow: frames are lost from the next frame boundary on.
     rate: bytes per second, None for no limit.  slice_size, slice_delay: bytes are sent in pieces of
-    `slice_size` with `slice_delay` ns between.  stop_reading: the peer's bytes stay in its kernel.
-    finish: the receiver gets FIN, bytes that still come are lost.  linger: ns to keep back the FIN of the
-    sender.  delay: ns by which all bytes are late, counted from their arrival.
+    `slice_size` with `slice_delay` ns between.  stop_reading: nothing is read from the sender.
+    finish: the receiver gets FIN, bytes that still come are lost.  linger: ns by which the FIN of the sender
+    is delayed.  delay: ns by which all bytes are delayed, counted from their arrival.
     """
 
     paused: bool = False
@@ -184,15 +184,15 @@ the decisions on batches from there on; the frame behind the last batch goes to 
 
 
 class SubscriptionCheck(Protocol):
-    """The look at the live subscriptions of a connection under rules that are to come.
+    """The check of a connection's live subscriptions against rules that are about to come into force.
 
-    done: all of them were looked at, and none has come since.
+    done: all of them were checked, and none was added since.
     """
 
     done: bool
 
     def step(self, reached: Callable[[], bool] = ...) -> list[tuple[bytes, str]]:
-        """Go on until `reached`; return the sids that may not go on, with the texts of their -ERR."""
+        """Continue until `reached`; return the sids of subscriptions to end, with the texts of their -ERR."""
         ...
 
 
@@ -201,14 +201,14 @@ class ConnectionRules(Protocol):
 
     interest: the frames that the scanners look out for, by direction.
     alters_delivery: some rule may drop or add deliveries, so the session must count toward UNSUB max.
-    opening: the fate of a client that has just been accepted: "serve", "refuse" (RST), "close" (before INFO),
+    opening: what to do with a client that was just accepted: "serve", "refuse" (RST), "close" (before INFO),
     "close-after-info".
     batch_functions: by direction, the function for batches of plain messages; None where there is none.  Not
     for a sid whose deliveries the session counts, nor for frames of a verbose client that earn +OK.
-    revoked: live subscriptions (sids) that may not go on under rules that have just come into force, and the
-    texts of their -ERR; the session ends them.
+    revoked: live subscriptions (sids) that these rules, just come into force, refuse, and the texts of their
+    -ERR; the session ends them.
     resubscribed: live subscriptions (sids) that the server has under another subject than these rules map
-    them to, and that subject; the session makes them anew.
+    them to, and that subject; the session resubscribes them there.
     fired: firings of link rules, which belong to no frame, and of batches; the session empties the list
     after `bind`, `conditions` and `due`, and after each read.
     """
@@ -240,7 +240,7 @@ class ConnectionRules(Protocol):
     def decisions(self, direction: Direction) -> object | None:
         """Return the static decisions, for the native plane (`rules/engine/_decisions.pyx`).
 
-        None where there is nothing.  It holds until the session has worked, and is asked for again then.
+        None where there are none.  Valid until the session next runs, which asks for it again.
         Frames to which the plane applies it reach neither `decide` nor a batch function; their firings are in
         `fired`.
         """
@@ -251,7 +251,7 @@ class ConnectionRules(Protocol):
         ...
 
     def due(self, now: int) -> tuple[list[tuple[Direction, bytes]], Close | None, int | None]:
-        """Return frames to inject now (by where they go), a reason to close, and when to ask again."""
+        """Return frames to inject now (with their direction), a reason to close, and when to ask again."""
         ...
 
     def close(self, now: int) -> None:
@@ -271,7 +271,7 @@ class Chain(Protocol):
         ...
 
     def begin(self, now: int) -> None:
-        """Come into force at a time (ns), from which new rules count theirs."""
+        """Come into force at `now` (ns), from which new rules count their time."""
         ...
 
     def bind(
@@ -281,11 +281,11 @@ class Chain(Protocol):
         now: int,
         check: SubscriptionCheck | None = None,
     ) -> ConnectionRules:
-        """Return the rules that apply to a connection; check: one that is done, which is not made again."""
+        """Return the rules that apply to a connection; check: a finished one, which is not repeated."""
         ...
 
     def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
-        """Return the check that comes before `bind` where the chain replaces another; None for none."""
+        """Return the check to run before `bind` when replacing another chain; None if none is needed."""
         ...
 
 
@@ -344,9 +344,9 @@ class EmptyChain:
         now: int,
         check: SubscriptionCheck | None = None,
     ) -> ConnectionRules:
-        """Return the one value that wants no frame, for all connections."""
+        """Return the rules that want no frame, shared by all connections."""
         return self._rules
 
     def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:
-        """Return None: every subscription may go on."""
+        """Return None: every subscription is allowed."""
         return None

@@ -23,7 +23,7 @@ def _setting(setting: Setting) -> Facts:
     found: dict[str, Any] = {"name": setting.name, "text": setting.text}
     if setting.default is REQUIRED:
         found["required"] = True
-    elif isinstance(setting.default, str | int):  # others are "none", in some form
+    elif isinstance(setting.default, str | int):  # all others stand for "none"
         found["default"] = setting.default
     return found
 
@@ -110,5 +110,5 @@ WORDS: Final[dict[str, Facts]] = {
     **_own_settings(),
     **{facts["name"]: facts for section in reversed(SECTIONS.values()) for facts in section},
 }
-"""Each word; a kind comes before a key of the same name."""
-WORDS["suspend"] = WORDS["swallow"]  # the operators' word for the same
+"""All words by name; a kind comes before a key of the same name."""
+WORDS["suspend"] = WORDS["swallow"]  # what operators call it

@@ -228,7 +228,7 @@ def test_a_proxy_does_not_start_with_an_empty_rules_file(tmp_path: Path) -> None
     empty.touch()
     done = CliRunner().invoke(main, ["run", "-u", "nats://127.0.0.1:1", "--rules", str(empty)])
     assert done.exit_code == 2
-    assert f"{empty}: there are no rules in it: `rules = []` says" in done.stderr
+    assert f"{empty}: there are no rules in it: write `rules = []` if" in done.stderr
 
 
 @pytest.mark.server

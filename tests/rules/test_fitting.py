@@ -133,7 +133,7 @@ def test_a_capture_that_cannot_be_read_is_one_sentence(file: Path, content: byte
 
 
 def test_rules_made_elsewhere_cannot_name_a_capture() -> None:
-    with pytest.raises(ConfigError, match="delay can name a capture in a file of rules only"):
+    with pytest.raises(ConfigError, match="delay can refer to a capture only in a rules file"):
         load(RULE % "", KINDS)
 
 

@@ -1,4 +1,4 @@
-"""Batches: the frames of one read to which the rules do the same simple thing (see `static_decisions.py`).
+"""Batches: frames of one read with the same static decision (see `static_decisions.py`).
 
 The frames of a batch are matches, in their order, and one firing: ordinal, `m`, subject and detail are those
 of the first, `count` is their number.  Where frames are dropped, or a gate chooses some, it names each.
@@ -59,7 +59,7 @@ class Batch(ABC):
         """Put a decision into the table of the native plane, if it is the same for all frames of its line."""
 
     def take_firing(self) -> Firing | None:
-        """Return one event for everything since the last call, and forget it; None for nothing."""
+        """Return one event for everything since the last call, and reset; None for nothing."""
         return None
 
 
@@ -97,7 +97,7 @@ class _RuleBatch(Batch):
         return first
 
     def take_firing(self) -> Firing | None:
-        """Return one event for everything since the last call, and forget it; None for nothing."""
+        """Return one event for everything since the last call, and reset; None for nothing."""
         if not self._facts:
             return None
         (ordinal, m, subject), *also = self._facts
@@ -176,7 +176,7 @@ class VerdictBatch(_RuleBatch):
         first_m = self._state.counts[self._direction].matched + 1 - start  # an index plus this is its `m`
         fired = self._let_through(frames, start, stop)
         if self._drops or self._state.gated:
-            # Each is named: a reader of the capture sees which were lost, a script repeats exactly these.
+            # Each is named: the capture shows which were lost, and exact rules can repeat them.
             self._facts += [
                 (base + index, first_m + index, subject_text(frames[index].subject)) for index in fired
             ]

@@ -75,8 +75,8 @@ class RuleChain:
     ) -> RuleEngine:
         """Return the rules that apply to a connection.
 
-        The first connection brings the time where nobody has called `begin`.  Raises ConfigError when a rule
-        selects by account and the server is too old to name it.
+        Where nobody has called `begin`, the rules count their time from the first connection.  Raises
+        ConfigError when a rule selects by account and the server is too old to name it.
         """
         self._refuse_unknown_account(view)
         if not self._begun:
@@ -91,13 +91,13 @@ class RuleChain:
         return RuleEngine(self.seed, index, view, before, now, check)
 
     def check(self, view: View, previous: ConnectionRules) -> LiveSubscriptions | None:
-        """Return the check of the live subscriptions that comes before `bind` at a swap; None for none."""
+        """Return the check of live subscriptions to run before `bind` at a swap; None if none is needed."""
         self._refuse_unknown_account(view)
         before, index = previous.index if isinstance(previous, RuleEngine) else None, self._index_for(view)
         return None if before is index else LiveSubscriptions(index, before, view)
 
     def compile(self, views: Iterable[View] = ()) -> None:
-        """Do now what would be done when connections, such as these, are bound and the rules are recorded."""
+        """Do ahead of time the work of binding such connections, and of recording the rules."""
         self.index(())
         if self._selective:
             for view in views:
@@ -108,10 +108,10 @@ class RuleChain:
         return self.index(tuple(p for p in self._selective if self.rules[p].selector.peer.admits(view)))
 
     def index(self, selected: tuple[int, ...]) -> RuleIndex:
-        """Return the compiled form of the rules that are for all clients, and of these of the others."""
+        """Return the index of the rules for all clients and of some of the others; selected: their places."""
         index = self._indexes.get(selected)
         if index is None:
-            # Rules that select by client name make a set for each name, and clients choose names.
+            # Bounded: rules that select by client name make an index for each name, and clients choose names.
             if len(self._indexes) >= MAX_INDEXES:
                 self._indexes.clear()
             rules = tuple(self.rules[place] for place in sorted([*self._general, *selected]))

@@ -1,8 +1,8 @@
 """The decision on one frame, built from the verdicts of the rules one by one.
 
 `_APPLY` has one row per verdict: its effect on the builder.  A builder is over when nothing of the frame will
-go on: the actions of later rules do not run.  `decision` makes the one frozen `Decision`, when all rules and
-the rewriting are done.
+be passed on: the actions of later rules do not run.  `decision` makes the one frozen `Decision`, when all
+rules and the rewriting are done.
 """
 
 from __future__ import annotations

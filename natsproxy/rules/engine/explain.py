@@ -38,7 +38,7 @@ SERVER_ONLY: Final = (
     "nats-server checks permissions after its account's mappings; natsproxy checks the client's subject.",
     "Rewriting is not isolation: inboxes and stream names are shared by all clients.",
 )
-"""Abilities of the server that the proxy lacks, and its behaviour instead."""
+"""Differences from nats-server."""
 MOST_PAYLOAD: Final = 64 << 20
 """nats-server's own bound of `max_payload`."""
 _DRAWS: Final = 100
@@ -221,7 +221,7 @@ def explain(
 
 
 def _run(chain: RuleChain, view: TrialView, asked: Question) -> _Run:
-    """Open a connection, let happen what the question presupposes, and ask about its frame."""
+    """Open a connection, send what the question presupposes, and ask about its frame."""
     view = replace(view, subs={}, watched={})
     rules = chain.bind(view, None, 0)
     frame = asked.frame
@@ -242,7 +242,7 @@ def _run(chain: RuleChain, view: TrialView, asked: Question) -> _Run:
 
 
 def _by_chance(chain: RuleChain, view: TrialView, asked: Question, rule: Rule) -> str:
-    """Return what a rule that draws random numbers makes of a subject, empty where that is never anything."""
+    """Return the possible results of a rule that draws random numbers, empty if it never acts."""
     found: Counter[str] = Counter()
     for chain.seed in range(_DRAWS):
         firing = _run(chain, view, asked).fired.get(rule.name)
@@ -277,7 +277,7 @@ def _why_not(rule: Rule, run: _Run, asked: Question) -> str:
 def _assumptions(
     chain: RuleChain, here: list[Rule], acting: list[Rule], asked: Question, unknown: Iterable[str]
 ) -> list[str]:
-    """Return what the question leaves open, where a rule looks at it."""
+    """Return the assumptions about what the question leaves open, where a rule looks at it."""
     peers = [rule.selector.peer._asdict() for rule in chain.rules]
     found = [
         f"the client has no {name.replace('_', ' ')}"

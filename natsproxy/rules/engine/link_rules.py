@@ -5,12 +5,12 @@ Theory
    bound, and `between` is the window in which it is in force.  One with a frame selector comes into force at
    the frame that fires it.  `lasts` ends either.
 2. The conditions of a link are the sum of the rules in force on its direction.  An action that a rule takes
-   once, when it comes into force (frames of ours, a close), is returned by `due`.
+   once, when it comes into force (injected frames, a close), is returned by `due`.
 3. A rule loaded later is in force at once on the connections that are already open.  A window is counted from
    the start of the connection or, if that is later, from when the rule came into force on it; with `per =
    "proxy"`, and where its times begin with `+`, from when the rule came into force.  A connection that opens
    when the window is over never meets the rule.
-4. A rule that is removed leaves nothing behind: its conditions end.
+4. When a rule is removed, its conditions end.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LinkRules:
                 self.opening = opening
 
     def _window(self, state: RuleState, now: int) -> ActiveWindow | None:
-        """Return the window of a rule about connections, None where its gate says no."""
+        """Return the window of a rule about connections, None if its gate does not let it through."""
         hit, gate, between = state.match(C2S, now), state.rule.gate, state.rule.gate.between
         count = state.rule.shared if gate.per_proxy else state.counts[C2S]
         begins = count.since + between.start if between is not None else now
@@ -99,7 +99,7 @@ class LinkRules:
         return ActiveWindow(state, action, begins, ends, hit)
 
     def start(self, state: RuleState, hit: Hit) -> None:
-        """Put a rule in force at a frame; one that is in force already begins anew."""
+        """Put a rule in force at a frame; one that is in force already starts again."""
         window = self._limited(state, hit.now, None, hit)
         window.started = True  # the decision on the frame reports the firing
         self._windows[state.rule] = window

@@ -80,7 +80,7 @@ class _States(dict[Rule, RuleState]):
         return made
 
     def rebind(self) -> None:
-        """Let the states serve the connection as it is known now."""
+        """Rebind the states after more became known of the connection."""
         for state in self.values():
             state.rebind(self._view, self._seed)
 
@@ -130,7 +130,7 @@ class RuleEngine:
         self.opening = self._links.opening
 
     def rebind(self) -> None:
-        """Go on with the same rules: the connection is known better."""
+        """Keep the same rules after more became known of the connection."""
         self.revoked, self.resubscribed = [], []
         self._states.rebind()
         self._fired += self._static.take_firings()
@@ -197,7 +197,7 @@ class RuleEngine:
         subject, queue = frame.subject, frame.queue
         if may_arm(subject, queue):
             filters = self.index.armed_by(subject)
-            # A rule that does not take it is not armed, even where its gate lets it pass.
+            # A rule that refuses it is not armed, even where its gate lets it pass.
             if filters and (refusing := self.index.refusing(subject, queue)):
                 filters -= {rule.action for rule in refusing}
             self._deliveries.arm(filters)
@@ -292,7 +292,7 @@ class RuleEngine:
         return sorted({*places, *self.index.tracing(context.traced)}) if context.traced else places
 
     def _read_headers(self, selector: Selector, context: _Context) -> Steps[None]:
-        """Read the headers that a selector asks for; it finds the answers ready then."""
+        """Read the headers that a selector asks for, so that it finds the answers ready."""
         frame = context.frame
         if not (selector.headers or selector.statuses) or _available(frame) < Need.HEADERS:
             return

@@ -4,7 +4,7 @@ All connections to which the same rules apply share one index.
 
 Theory
 1. An answer that depends on op and subject alone is computed once per subject and cached; a full cache is
-   emptied, since subjects are hostile and inboxes never repeat.
+   emptied, since clients choose the subjects and inboxes never repeat.
 2. Rules are known by their place in the index.  Their order is that of the stages (c2s: faults, permissions;
    s2c: permissions, faults) and inside a stage that of the file.
 3. Clauses that differ in their patterns only are joined, so that a thousand rules are a handful of clauses.
@@ -13,8 +13,8 @@ Theory
    clauses want all frames that may have been rewritten, at the greatest need of any rule.
 5. Where a rule drops or adds deliveries, the session must count toward UNSUB max itself: from the SUB on, and
    messages of any subject, since JetStream delivers messages of other subjects to a subscription.
-6. What permission rules make of a SUB is looked up, not asked of each: those that may deny it are found by
-   its subject as for any frame, and the filters that it arms by `armed_by`.
+6. The effect of permission rules on a SUB is looked up, without asking each rule: those that may deny it are
+   found by its subject as for any frame, and the filters that it arms by `armed_by`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _OpTable:
         self.simple = not self.excepting and not len(self.patterns)
 
     def find(self, subject: bytes) -> tuple[int, ...]:
-        """Return the places that want a subject; patterns that do not match cost nothing."""
+        """Return the places of the rules that want a subject; patterns that do not match cost nothing."""
         if self.simple:
             return self.any_subject
         found = [*self.any_subject, *self.patterns.find(subject)]
@@ -143,26 +143,26 @@ class RuleIndex:
         return bool(self._filters)
 
     @property
-    def minds_subscriptions(self) -> bool:
-        """True if it is not all the same to these rules which subscriptions are live."""
+    def depends_on_subscriptions(self) -> bool:
+        """True if these rules depend on which subscriptions are live."""
         return self.filters or self.rewriter is not None or self._judges_subscriptions
 
     def armed_by(self, subject: bytes) -> frozenset[object]:
-        """Return the actions whose filter a SUB arms that is no literal plain one."""
+        """Return the actions whose filters a SUB with a wildcard or a queue arms."""
         found = self._armed_cache.get(subject)
         if found is None:
             found = store(self._armed_cache, subject, self._collisions.find(subject), len(subject))
         return found
 
     def still(self, filters: frozenset[object]) -> frozenset[object]:
-        """Return those of some actions whose filters are here."""
+        """Return those of `filters` that belong to these rules."""
         if filters <= self._filters:
             return filters
-        # Kept: connections share such sets.  A set knows its hash once it was computed.
+        # Cached: connections share such sets, and a set computes its hash only once.
         return self._still_cache.get(filters) or store(self._still_cache, filters, filters & self._filters, 0)
 
     def refusing(self, subject: bytes, queue: bytes) -> list[Rule]:
-        """Return the rules that do not take a subscription."""
+        """Return the rules that refuse a subscription."""
         rules = self.rules[C2S]
         return [
             rules[place]

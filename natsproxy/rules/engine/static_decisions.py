@@ -10,9 +10,9 @@ Theory
    applies them by itself.
 3. Where Python gets the frames of a read, neighbours with the same decision are one batch (`batch.py`).  On
    the native plane an event stands for the reads of one step, of a millisecond or so.
-4. Subjects are hostile and inboxes never repeat, so a cache is bounded.  Between two reads it has
-   `MAX_ENTRIES` at most; and as many small reads as it has entries empty it, so that an idle connection holds
-   few.
+4. Clients choose the subjects and inboxes never repeat, so a cache is bounded.  Between two reads it has
+   `MAX_ENTRIES` at most; and after as many small reads as it has entries it is emptied, so that an idle
+   connection holds few.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class CachedDecision(NamedTuple):
 class DecisionCache(dict[Key, CachedDecision | None]):
     """The decisions of one direction; None: the frames take the general path.
 
-    frames: those that were decided on since the last read.
+    frames: how many were decided on since the last read.
     """
 
     def __init__(self, direction: Direction, rewriter: SubjectRewriter | None) -> None:
@@ -295,7 +295,7 @@ class StaticDecisions:
         # Two rules act on these frames: only the general path combines their verdicts.
         if decision is None or decision.batch is not self._passing or decision.admits is not None:
             return None
-        # The headers that other rules mind begin like this too, so this condition includes theirs.
+        # The headers that other rules look at begin like this too, so this condition includes theirs.
         unless = _SUBJECT_HEADERS if OPS[frame.op].headers else b""
         if target is None or target.subject == frame.subject:
             return self._decision(self._passing, unless)

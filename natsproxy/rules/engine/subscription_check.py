@@ -1,11 +1,11 @@
 """The check of a connection's live subscriptions under rules that are about to come into force.
 
 Theory
-1. New permission rules end the subscriptions that they do not take; those that they take may arm filters;
-   new mappings send subscriptions elsewhere.  The check looks at one subscription after the other, and stops
-   where its caller says, so that no number of them holds up other connections.
-2. Until it is done, the connection goes on under its old rules.  Subscriptions that come meanwhile are looked
-   at in a further round; it is done after one that finds no other.
+1. New permission rules end the subscriptions that they do not allow, and those that they allow may arm
+   filters; new mappings move subscriptions to other subjects.  The check takes one subscription after the
+   other, and stops when its caller says so: a client with many of them does not hold up other connections.
+2. Until it is done, the connection keeps its old rules.  Subscriptions that are added meanwhile are checked
+   in another round; the check is done after a round that finds none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from natsproxy.rules.interface import Subscription, View
 from natsproxy.rules.rewriting.subjects import Refused
 
 LEAST: Final = 64
-"""Subscriptions that are looked at however long it takes: so many are no work."""
+"""Subscriptions that are checked between two looks at the clock: they take little time."""
 
 
 def _never() -> bool:
@@ -30,9 +30,9 @@ def _never() -> bool:
 class LiveSubscriptions:
     """The check for one connection; see `interface.SubscriptionCheck`.
 
-    index: the rules that come.  before: those that are in force, None for none.
-    done: all live subscriptions were looked at.  filters: those that they arm.  queues: by sid.
-    looks: how many subscriptions were looked at.
+    index: the rules that are about to come into force.  before: those in force, None for none.
+    done: all live subscriptions were checked.  filters: those that they arm.  queues: by sid.
+    looks: how many subscriptions were checked.
     """
 
     def __init__(self, index: RuleIndex, before: RuleIndex | None, view: View) -> None:
@@ -46,17 +46,17 @@ class LiveSubscriptions:
         self._version: int | None = None
         self._left: Iterator[bytes] = iter(())
         rewritten = before is not None and before.rewriter is not None
-        self._minds = index.minds_subscriptions or rewritten
+        self._needed = index.depends_on_subscriptions or rewritten
 
     def holds(self, index: RuleIndex, before: RuleIndex | None) -> bool:
-        """Tell whether it was made for these rules, in the place of those."""
+        """Tell whether it was made for a swap from `before` to `index`."""
         return index is self._index and before is self._before
 
     def step(self, reached: Callable[[], bool] = _never) -> list[tuple[bytes, str]]:
-        """Go on until `reached`; return the sids that may not go on, with the texts of their -ERR."""
+        """Continue until `reached`; return the sids of subscriptions to end, with the texts of their -ERR."""
         revoked: list[tuple[bytes, str]] = []
         subs = self._view.subs
-        while self._minds:
+        while self._needed:
             for sid in self._left:
                 sub = subs.get(sid)
                 if sub is None or self._seen.get(sid) is sub:
@@ -80,7 +80,7 @@ class LiveSubscriptions:
         return [(sub.sid, subject) for sub, subject in self._moved if subs.get(sub.sid) is sub]
 
     def _look(self, sub: Subscription) -> str | None:
-        """Look at one subscription; return the text of the -ERR that ends it, None where it goes on."""
+        """Check one subscription; return the text of the -ERR that ends it, None if it is allowed."""
         self.looks += 1
         refusing = self._index.refusing(sub.subject, sub.queue)
         if self._index.filters:

@@ -1,7 +1,7 @@
 """Rules asked about frames without a session: the real engine, on a connection that exists in memory only.
 
-`rules explain` asks about one frame that somebody describes.  Whoever has the frames of a connection
-asks in the same way, in their order, and gets the decisions that the proxy would have made.
+`rules explain` asks about one frame that the user describes.  A caller that has the frames of a connection
+asks about them in order, and gets the decisions that the proxy would have made.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class TrialView:
         """Do nothing: no session counts here."""
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
-        """Want the messages of a subject."""
+        """Ask for the messages of a subject."""
         self.watched[direction, subject] = need
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
-        """Take back `watch_subject`."""
+        """Undo `watch_subject`."""
         self.watched.pop((direction, subject), None)
 
 

@@ -54,7 +54,7 @@ SELECTOR: Final = (
         "unless",
         values.several(values.pattern),
         (),
-        "subject patterns that are excepted",
+        "subject patterns that are excluded",
         'unless = "orders.test.>"',
     ),
     Setting(

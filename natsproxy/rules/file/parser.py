@@ -1,7 +1,7 @@
-"""The parser of rules files (TOML) and their JSON twin; a mistake is one sentence with its place.
+"""The parser of rules files (TOML) and of the same in JSON; an error is one sentence with its place.
 
-A file holds `[[rules]]` tables and nothing else.  One without any is a mistake (a file of which half is
-written looks so): `rules = []` declares an empty file.  A table has a `name` (unique), a `kind`, the
+A file holds `[[rules]]` tables and nothing else.  One without any is refused, since a half-written file looks
+the same: `rules = []` declares an empty file.  A table has a `name` (unique), a `kind`, the
 keys of the selector and of the gate (below), and the settings of its kind, all on one level:
 
     [[rules]]
@@ -36,10 +36,10 @@ from natsproxy.rules.model.selector import (
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 Expand = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Replaces a reference in a rule's table (to a capture) by values; raises ValueError about `delay`."""
+"""Replaces a reference to a capture in a rule's table by values; raises ValueError about `delay`."""
 ONE_TABLE: Final = "each rule begins with [[rules]], in two pairs of brackets"
 """The error for `[rules]`."""
-NONE_NAMED: Final = "there are no rules in it: `rules = []` says that there are to be none"
+NONE_NAMED: Final = "there are no rules in it: write `rules = []` if that is intended"
 """The error for a file that is empty, or holds comments only."""
 
 
@@ -86,7 +86,7 @@ def parse_rules(
         rule = _parse_rule(RuleReader(table, index, place), kinds, expand)
         if rule.name in names:
             where = place.of(index, "name")
-            raise ConfigError(f"{where}: a rule named {rule.name!r} stands at {names[rule.name]} already")
+            raise ConfigError(f"{where}: there is a rule named {rule.name!r} already, at {names[rule.name]}")
         names[rule.name] = rule.where
         rules.append(rule)
     return tuple(rules)
@@ -181,7 +181,7 @@ def _refuse_idle(reader: RuleReader, found: Mapping[str, Any]) -> None:
         raise reader.error("max_size", f"is below min_size, {found['min_size']}")
     subjects = found["subject"] or (b">",)
     if all(any(is_subset(one, other) for other in found["unless"]) for one in subjects):
-        raise reader.error("unless", "excepts all that the rule is about")
+        raise reader.error("unless", "excludes all that the rule is about")
     if role is None or role.requests is not None or role.patterns is None or found["subject"] is None:
         return
     if not any(collide(one, other) for one in subjects for other in role.patterns):
@@ -194,7 +194,7 @@ _HOLDERS: Final = (
     ("header", op_mask(Op.HPUB, Op.HMSG), "headers"),
     ("status", op_mask(Op.HPUB, Op.HMSG), "a status"),
 )
-"""The ops that can have the property of a key."""
+"""Keys with the ops that can have the property."""
 
 
 def _narrow(reader: RuleReader, ops: int, found: Mapping[str, Any], role: Role | None) -> int:

@@ -25,7 +25,7 @@ class Place:
         self._starts = [n for n, line in enumerate(self._lines) if header.match(line)]
 
     def of(self, index: int, key: str | None = None) -> str:
-        """Return `file:line` of a rule or of a key in it, as near as it can be told."""
+        """Return `file:line` of a rule or of a key in it, as closely as it is known."""
         if index >= len(self._starts):
             return f"{self.source}, rule {index + 1}" if index >= 0 else self.source
         start = self._starts[index]
@@ -52,7 +52,7 @@ class RuleReader:
         return ConfigError(f"{self.place.of(self.index, key)}: {self.title}: {subject}")
 
     def error_about(self, text: str, key: str | None = None) -> ConfigError:
-        """Return an error at a key, by default at the one that its text begins with (if it does)."""
+        """Return an error at a key; by default the one that its text begins with, if any."""
         if key is None:
             word = re.match(r"\w*", text)
             key = word[0] if word is not None and word[0] in self.table else None

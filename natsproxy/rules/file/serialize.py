@@ -4,7 +4,7 @@ Exact rules are the rules of the run with every gate replaced by the firings in 
 connection key the numbers of the matches that fired (`only`).  Selectors and actions stay, and so do names,
 since the random numbers of actions (which byte is damaged, how long a frame waits) depend on them: with the
 seed of the run, exact rules repeat it, and a user can take out single firings to see whether they matter.
-Rules without a gate act on all frames that they select, then as now, and are kept as they are.
+Rules without a gate act on all frames that they select, in both runs, and are kept as they are.
 """
 
 from __future__ import annotations

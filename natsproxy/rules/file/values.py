@@ -27,7 +27,7 @@ from natsproxy.wire.ops import BY_TOKEN, Direction, Op
 MOST: Final = 1 << 53
 """The largest number: JSON has no larger ones."""
 LONGEST_DELAY: Final = DAY
-"""The longest time for which something is held back: such times add up."""
+"""The longest delay of one rule: delays of several rules add up."""
 
 
 def count(value: Any, least: int = 1, most: int = MOST) -> int:
@@ -180,7 +180,7 @@ def delay(value: Any) -> seeded_random.Distribution:
     if name not in _DISTRIBUTIONS:
         raise ValueError(f"needs a distribution, one of {', '.join(_DISTRIBUTIONS)}, not {name!r}")
     if "capture" in given:
-        raise ValueError("can name a capture in a file of rules only, not in settings made elsewhere")
+        raise ValueError("can refer to a capture only in a rules file")
     make, parameters = _DISTRIBUTIONS[name]
     if set(given) != set(parameters):
         raise ValueError(f"of the {name} distribution takes {' and '.join(parameters)}")

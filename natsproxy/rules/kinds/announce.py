@@ -1,4 +1,4 @@
-"""announce: the server seems to send an INFO of its own accord: lame duck mode, other servers, other limits.
+"""announce: the client gets an INFO as if the server had sent it: lame duck mode, other servers or limits.
 
 nats-server sends such an INFO when its cluster changes and when it is about to stop (`ldm`), to clients whose
 CONNECT has `protocol` 1 and that have had their first PONG; other clients get none, here too.  It has the

@@ -26,7 +26,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S
 
 DESCRIPTIONS: Final = {404: "No Messages", 408: "Request Timeout", 409: "Consumer Deleted"}
-"""The texts of nats-server behind these codes."""
+"""The texts of nats-server after these codes."""
 
 
 class Answering(Action):

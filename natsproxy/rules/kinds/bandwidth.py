@@ -1,7 +1,7 @@
-"""bandwidth: bytes go out at a limited rate, as on a thin line.
+"""bandwidth: bytes go out at a limited rate, as on a slow line.
 
 The frames wait in the proxy, which reads no more from their sender once it holds `queue` bytes.  A server
-whose bytes are not read in its `write_deadline` (10 s) closes the connection as that of a slow consumer.  Of
+whose bytes are not read within its `write_deadline` (10 s) closes the connection as a slow consumer.  Of
 several rules on a link the lowest rate counts.
 """
 

@@ -51,7 +51,7 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
 AT_A_FRAME: Final = (
     "at the frame that op, subject or the like select; a direction alone selects none: then at once"
 )
-"""When the kinds act that do so once: words for their texts."""
+"""When the kinds that act once do so: a part of their texts."""
 KIND = Kind(
     "close",
     f"connections end, in an orderly way, {AT_A_FRAME}",

@@ -1,4 +1,4 @@
-"""corrupt: payloads arrive damaged, at their own length.
+"""corrupt: payloads arrive damaged, with their length unchanged.
 
 No server does this: it stands for a faulty disk, memory or middlebox, and shows whether a consumer checks its
 messages.  Only the body is changed, never the header block or the control line, so that the stream still
@@ -31,7 +31,7 @@ class Corrupting(Action):
         self.count = count
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Change bytes; each becomes another one."""
+        """Change some bytes to other values."""
         start, length = frame.line_end + frame.header_size, frame.size - frame.header_size
         if not length:
             return None
@@ -40,7 +40,7 @@ class Corrupting(Action):
         for k in range(self.count):
             places.add(start - frame.start + int(hit.draw(2 * k) * length))
         for k, place in enumerate(sorted(places)):
-            # Never 0, so that each byte that was chosen becomes another one.
+            # Never 0, so that each chosen byte changes.
             raw[place] ^= 1 + int(hit.draw(2 * k + 1) * 255)
         return Replace(bytes(raw))
 

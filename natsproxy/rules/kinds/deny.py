@@ -1,4 +1,4 @@
-"""deny: subjects are forbidden, by patterns; the short form of a permission map with nothing but denials.
+"""deny: subjects are forbidden, by patterns; short for a permission map that has only denials.
 
 `subject` is denied for publishing and subscribing, or only for the ops that `op` names ("PUB" or
 "SUB").  Texts, order and the filter of deliveries to wider subscriptions are those of `permissions`.  Unlike

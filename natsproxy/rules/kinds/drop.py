@@ -3,7 +3,7 @@
 Core NATS delivers at most once, so a lost message is within its promise; a lost ack makes JetStream deliver
 again.  Only whole frames are dropped, and the stream still parses.  A verbose client gets the `+OK` of a
 dropped PUB or SUB all the same.  Dropped deliveries do not count toward UNSUB max for the client; the session
-keeps that count.  `op = "PING"` or `"PONG"` makes a link that looks dead to one side.
+keeps that count.  `op = "PING"` or `"PONG"` makes a link look dead to one side.
 """
 
 from __future__ import annotations

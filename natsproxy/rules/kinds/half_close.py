@@ -1,7 +1,7 @@
 """half_close: the receiver of one direction gets FIN while the other direction goes on.
 
-A peer that has died in part looks like this: clients of NATS take FIN as the end of the connection and
-reconnect.  Bytes that still come in the closed direction are lost.
+A peer that has shut down one direction looks like this: NATS clients take FIN as the end of the connection
+and reconnect.  Bytes that still come in the closed direction are lost.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Latency(Action):
         return self._hold(hit.draw())
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
-        """Hold them all for the same time, where that is the same."""
+        """Hold them all, if the delay is constant."""
         return None if self.draws_random else StaticDecision(self._hold(0.5))
 
     def _hold(self, u: float) -> Verdict | None:

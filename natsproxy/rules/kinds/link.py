@@ -1,7 +1,7 @@
 """The shared part of the kinds that put conditions on a link: they differ in one line each.
 
-Such a rule lasts while it is in force: from behind the frame that starts it, or from the start of `between`,
-for `lasts` or to the end of the window.  The frame that starts it passes: with `after = 2` the third one
+Such a rule is in force from just after the frame that starts it, or from the start of `between`, for `lasts`
+or to the end of the window.  The frame that starts it passes: with `after = 2` the third one
 starts it, and the fourth is the first that meets it.  None of them closes a connection.
 """
 
@@ -17,7 +17,7 @@ from natsproxy.rules.model.selector import Selector
 from natsproxy.wire.ops import Direction
 
 Change = Callable[[LinkConditions, Mapping[str, Any]], LinkConditions]
-"""Adds the condition of one rule, given its settings."""
+"""Adds the condition of one rule with these settings."""
 
 
 class LinkCondition(LinkAction):

@@ -1,6 +1,6 @@
 """pause: nothing goes out for a while; bytes are kept, and go out when the rule ends.
 
-Both peers see a network that stands still: TCP stays open, PINGs get no answer.  nats-server closes with
+Both peers see a network that has stalled: TCP stays open, PINGs get no answer.  nats-server closes with
 `-ERR 'Stale Connection'` after `ping_max` unanswered PINGs (2, at intervals of 2 minutes).
 """
 

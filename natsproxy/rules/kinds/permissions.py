@@ -1,17 +1,17 @@
-"""permissions: nats-server's permission map, enforced by the proxy with the server's words.
+"""permissions: nats-server's permission map, enforced by the proxy with the server's error texts.
 
 `publish`, `subscribe` and `allow_responses` are read as in nats-server.conf (`protocol/permissions.py`).  A
 denied PUB or SUB does not reach the server; the client gets the server's `-ERR` at the frame's place, and the
-connection stays.  Once a subscription that is wider than a deny entry was taken, the proxy filters denied
+connection stays.  Once a subscription wider than a deny entry was allowed, the proxy filters denied
 messages from the deliveries on all subscriptions: the subject of the message counts (JetStream
 delivers those of its stream to subscriptions of any subject).  A map that comes into force later ends the
 live subscriptions that it does not admit, as a reload of the server does.
 
-Abilities of the server that the proxy lacks, and its behaviour instead
+Differences from nats-server
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
 - A request whose only receivers were filtered gets a 503 from the server; here it times out.
-- What permissions keep from a pull goes to the next pull on the server, again and again; here JetStream
-  takes it for delivered, and waits for its ack.
+- A message that permissions keep from a pull goes to the next pull on the server, again and again; here
+  JetStream considers it delivered, and waits for its ack.
 - The server's own 503 on a denied reply subject passes its filter; here it is filtered like any message.
 - The server opens a reply (`allow_responses`) as it delivers; here it opens as that passes, so a client
   that answers a request before it arrives is denied.
@@ -53,7 +53,7 @@ class PermissionMap(Action):
         self.alters_delivery = bool(self.filtered)
         self.traced = permissions.limits_publishing
         self.responses: ResponsePermissions | None = None
-        self._unbound: Action | None = None  # itself would be a cycle
+        self._unbound: Action | None = None  # not `self`: that would be a reference cycle
         self._deliveries = DeliveryFilter()
 
     def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
@@ -124,7 +124,7 @@ class PermissionMap(Action):
         return True
 
     def admits_sub(self, subject: bytes, queue: bytes) -> bool:
-        """Tell whether the map takes a subscription."""
+        """Tell whether the map allows a subscription."""
         return self.permissions.can_subscribe(subject, queue)
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:

@@ -14,7 +14,7 @@ from natsproxy.rules.rewriting.subjects import Rewriting
 
 
 def make(settings: MappingType[str, Any], selector: Selector) -> Action:
-    """Return the action.  Raises ValueError where the rule cannot be undone but ought to be."""
+    """Return the action.  Raises ValueError for a two-way rule that has no inverse."""
     mapping = _mapping(settings)
     two_way = settings["two_way"]
     if two_way:
@@ -27,7 +27,7 @@ def make(settings: MappingType[str, Any], selector: Selector) -> Action:
                 f"to cannot be undone ({mapping.only.no_inverse}); say two_way = false to map publishes only"
             )
     elif settings["jetstream"]:
-        raise ValueError("jetstream needs a rule that goes both ways, and two_way is false")
+        raise ValueError("jetstream = true needs two_way = true")
     return Rewriting(
         mapping,
         two_way=two_way,
@@ -44,7 +44,7 @@ def _mapping(settings: MappingType[str, Any]) -> Mapping:
         raise ValueError("it needs 'from' and 'to', or 'prefix'")
     if prefix is not None:
         if to is not None:
-            raise ValueError("prefix stands alone: 'to' has no meaning with it")
+            raise ValueError("prefix cannot be combined with 'to'")
         return _checked("prefix", b">", prefix + b".>")
     if to is None:
         raise ValueError("it needs 'to', where subjects go")

@@ -1,7 +1,7 @@
-"""The memory that the permission rules of one connection share: what they filter from its deliveries.
+"""State shared by the permission rules of one connection: the filters on its deliveries.
 
 Which rules filter depends on the subscriptions that were taken, and the rules that one subject arms are the
-same on all connections: so this keeps sets that the index has made (`RuleIndex.armed_by`), and a connection
+same on all connections.  So this keeps sets that the index has made (`RuleIndex.armed_by`), and a connection
 costs a few references however many rules there are.
 """
 
@@ -27,7 +27,7 @@ class DeliveryFilter:
         self._queues: dict[bytes, bytes] = {}  # of queue subscriptions, ended ones too
 
     def arm(self, filters: frozenset[object]) -> None:
-        """Let these filter from now on."""
+        """Activate filters."""
         if not filters or any(known is filters for known in self._armed):
             return
         self._armed.append(filters)
@@ -35,7 +35,7 @@ class DeliveryFilter:
             self._armed = [frozenset().union(*self._armed)]
 
     def keep(self, still: Callable[[frozenset[object]], frozenset[object]]) -> None:
-        """Forget the filters of rules that are gone; still: returns those of a set that are there."""
+        """Drop the filters of removed rules; still: returns those of a set that remain."""
         self._armed = [left for left in map(still, self._armed) if left]
 
     def armed(self, action: object) -> bool:
@@ -49,7 +49,7 @@ class DeliveryFilter:
             self._queues[sid] = queue
 
     def queue_of(self, sid: bytes, sub: Subscription | None) -> bytes | None:
-        """Return the queue of a sid, live (`sub`) or just ended; None where it is not known."""
+        """Return the queue of a sid, live (`sub`) or just ended; None if it is not known."""
         if sub is not None:
             return sub.queue if sub.certain else None
         return self._queues.get(sid, b"" if len(self._queues) < MAX_QUEUES else None)

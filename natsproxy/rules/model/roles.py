@@ -71,7 +71,7 @@ def _is_ack(frame: Frame) -> bool:
 
 def _status(code: int, description: bytes = b"") -> Callable[[Frame], bool]:
     def matches(frame: Frame) -> bool:
-        # The first line alone: there may be a megabyte of others.
+        # The first line only: a megabyte of others may follow.
         start, stop = frame.line_end, min(frame.end, frame.line_end + frame.header_size)
         end = frame.buffer.find(b"\n", start, stop) + 1
         found = parse_headers(frame.buffer[start : end or stop])
@@ -253,7 +253,7 @@ _ROWS: Final = (
     ),
 )
 TRANSLATION: Final = "translation"
-"""The rewriting of an answer's body, as a waiter for it."""
+"""The waiter that stands for rewriting the body of the answer."""
 ROLES: Final[dict[str, Role]] = {role.name: role for role in _ROWS}
 
 
@@ -275,7 +275,7 @@ class OpenRequests:
     def open(self, reply: bytes, upstream: bytes, waiters: frozenset[object], need: Need, view: View) -> None:
         """Open a request, and watch for answers on `upstream`, the reply subject as the server knows it."""
         self.opened += 1
-        # Clients reuse reply subjects: the earlier waiters stay, and the request is the youngest again.
+        # Clients reuse reply subjects: the earlier waiters stay, and the request becomes the newest again.
         _, before = self._open.pop(reply, (b"", frozenset()))
         self._open[reply] = (upstream, before | waiters)
         view.watch_subject(S2C, upstream, need)
@@ -293,7 +293,7 @@ class OpenRequests:
             self._open[reply] = upstream, known & waiters
 
     def close(self, view: View) -> None:
-        """Take back all watches."""
+        """Remove all watches."""
         for upstream, _ in self._open.values():
             view.unwatch_subject(S2C, upstream)
         self._open.clear()

@@ -1,4 +1,4 @@
-"""A rule is a selector, a gate and an action; this module defines actions and the guarantees that they get.
+"""A rule is a selector, a gate and an action; this module defines actions and what they may rely on.
 
 Guarantees to an action
 1. It is made once per rule, from checked settings; `bind` gives each connection its instance, which is the
@@ -8,14 +8,14 @@ Guarantees to an action
    the action's `need` is PAYLOAD, has its headers when it is HEADERS.  None leaves the frame alone.
 3. An action returns a verdict and touches nothing outside itself.  An exception that it raises closes that
    one connection.
-4. `hit` carries the time, the number of the match and its random numbers: nothing else may decide.
+4. `hit` carries the time, the number of the match and its random numbers; nothing else may affect a verdict.
 5. Link actions change the conditions of a link while they are in force; they never see bytes.
 6. A rule of the same name and content survives a reload with its counts, random numbers and instances.
 7. Its state on a connection is made when it is first asked about a frame there, or at once where a time
    counts from then.
 
-Frames that are too large to hold (`rule_buffer`) reach no action that needs their payload: a rule that
-guards closes the connection, any other lets the frame pass and reports that.
+Frames that are too large to hold (`rule_buffer`) reach no action that needs their payload: a guarding rule
+(`guards`) closes the connection, any other lets the frame pass and reports that.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Action:
     label: str = ""
     need: Need = Need.LINE
     guards: bool = False
-    """It denies or separates: bytes that cannot be framed must not pass."""
+    """It denies subjects or separates tenants: bytes that cannot be framed must not pass."""
     alters_delivery: bool = False
     """It may drop or add deliveries."""
     answers: bool = False
@@ -121,7 +121,7 @@ class Action:
         return None
 
     def admits_sub(self, subject: bytes, queue: bytes) -> bool:
-        """Tell whether a permission rule takes a subscription; a live one that it does not take ends."""
+        """Tell whether a permission rule allows a subscription; live ones that it refuses are ended."""
         return True
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...] | None:
@@ -144,7 +144,7 @@ class LinkAction(Action):
     delay: int = 0
     """The delay in its firing (ns)."""
     opening: str = ""
-    """The fate of a new connection (see `ConnectionRules.opening`), `""` to serve it."""
+    """The treatment of a new connection (see `ConnectionRules.opening`), `""` to serve it."""
     lasting: bool = False
     """It puts conditions on the link (`apply`), and so acts on later frames as well."""
 
@@ -185,7 +185,7 @@ class Kind:
 
     ops: the ops that it selects where the rule names none (0: connections).  takes: the ops that a rule may
     name.  direction: used if the rule has none.
-    selects: the selector keys that have a meaning for it, None for all.  gated: gate keys have one too.
+    selects: the selector keys that have a meaning for it, None for all.  gated: whether gate keys have one.
     link: the action as one on links, where that is the same for a rule without frame selector and without a
     counting gate (None: it is not): the session then handles whole runs of frames as one.
     example: a whole `[[rules]]` table in TOML, which is tested.

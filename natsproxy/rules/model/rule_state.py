@@ -20,7 +20,7 @@ from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import Direction
 
 SHOWN: Final = 256
-"""Bytes of a subject that a firing quotes."""
+"""The bytes of a subject that a firing quotes at most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +52,7 @@ class RuleState:
         self._reset_random()
 
     def rebind(self, view: View, seed: int) -> None:
-        """Serve the same connection after a reload, or under the key that its CONNECT gave it."""
+        """Move to the connection after a reload, or after its CONNECT has changed its key."""
         self.view, self.seed = view, seed
         if self.key != view.key:
             self.key = view.key

@@ -10,7 +10,7 @@ Theory
    substream, and m counts the frames of that substream: its subject and the subject of the subscription (of
    inboxes, whose names are new in each run, the prefix alone).
 4. Each rule and connection remembers SUBSTREAMS substreams: beyond that the least recently used one is
-   forgotten, and begins anew if it comes again.
+   forgotten, and starts again if it comes back.
 5. A value of a distribution is its inverse CDF at u: one draw, one value, for all of them.
 """
 
@@ -43,7 +43,7 @@ class SeededRandom:
 
     def __init__(self, seed: int, rule: str, key: str, direction: Direction) -> None:
         parts = (str(seed), rule, key, direction.label)
-        # Each part behind its length: no two lists of parts make the same bytes.
+        # Each part is preceded by its length, so that no two lists of parts make the same bytes.
         prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
         self._base = blake2b(prefix, digest_size=8)
 
@@ -149,7 +149,7 @@ class Distribution(NamedTuple):
     sample: Callable[[float], float]
 
     def at_most(self, most: float) -> Distribution:
-        """Return it with its larger values cut down to `most`."""
+        """Return it with its values capped at `most`."""
         sample = self.sample
         return self._replace(sample=lambda u: min(most, sample(u)))
 

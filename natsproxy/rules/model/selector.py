@@ -44,9 +44,10 @@ SENDABLE: Final = (
 class Peer(NamedTuple):
     """Conditions on a connection; texts are shell patterns (`svc-*`), None for any.
 
-    user: whom the proxy has checked; where it checks nobody, whom CONNECT says, and the server may still
-    refuse that.  address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the client's
-    certificate.  server: the name of its server, from INFO.  ordinal: the n-th connection that was accepted.
+    user: the one that the proxy has authenticated; where it authenticates nobody, the one of CONNECT, which
+    the server may still refuse.  address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the
+    client's certificate.  server: the name of its server, from INFO.  ordinal: the n-th connection that was
+    accepted.
     """
 
     name: str | None = None
@@ -60,7 +61,7 @@ class Peer(NamedTuple):
     ordinal: int | None = None
 
     def admits(self, view: View) -> bool:
-        """Tell whether a connection meets them, as far as it is known now."""
+        """Tell whether a connection meets them, by what is known of it now."""
         if self == ANYBODY:
             return True
         if self.ordinal is not None and self.ordinal != view.ordinal:

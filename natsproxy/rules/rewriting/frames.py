@@ -6,7 +6,7 @@ Theory
    trace, an expected sequence or a schedule names), the texts of `-ERR`, and JetStream API bodies.
 2. Bytes that name no subject are kept: where the subject alone changes, all bytes behind it are copied.
 3. Most frames are plain and have a static decision (`engine/static_decisions.py`).  This is the general path,
-   which knows all cases.
+   which handles all cases.
 4. A `RewriteTrace` belongs to one frame.  A rule that rewrites counts a frame once, however many of its
    subjects the rule changes and random numbers it draws; the draws of one frame differ by their number.  A
    frame is one firing, by the rule that changed a subject first; its detail names the subjects before and
@@ -71,12 +71,12 @@ class RewriteTrace:
     def _match(self, rule: Rule) -> int:
         m = self._matches.get(rule)
         if m is None:
-            # Counted at the first use: a rule that only looked at the frame has no match.
+            # Counted at the first use: a rule that only examined the frame has no match.
             m = self._matches[rule] = self._states[rule].count(self._direction)
         return m
 
     def add(self, rule: Rule, before: bytes, after: bytes, label: str = "") -> None:
-        """Add a subject that a rule changed; after: `b""` where the frame goes nowhere."""
+        """Add a subject that a rule changed; after: `b""` where the frame is dropped."""
         self._changes.append((rule, before, after))
         self._label = label
 
@@ -124,7 +124,7 @@ class FrameRewriter(SubjectRewriter):
     # -- to the server
 
     def forward(self, frame: Frame, extra: tuple[bytes, ...], trace: RewriteTrace) -> RewrittenFrame | None:
-        """Return the rewriting of a c2s frame that the other rules let go on, None where it stays.
+        """Return the rewriting of a c2s frame that the other rules pass on, None if it is unchanged.
 
         extra: the frames that follow it where a rule replaced one frame by several.
         """
@@ -143,7 +143,7 @@ class FrameRewriter(SubjectRewriter):
         return raw if found is None else found
 
     def _publication(self, frame: Frame, trace: RewriteTrace) -> bytes | None:
-        """Return the rewritten bytes of a PUB, None where it stays, `b""` where it goes nowhere."""
+        """Return the rewritten bytes of a PUB, None if unchanged, `b""` if it is dropped."""
         target = self.publish(frame.subject, trace.draw)
         subject, reply = frame.subject, frame.reply
         if target is not None and target.subject != subject:

@@ -15,8 +15,8 @@ Theory
 5. A MSG is translated by its sid where that SUB was rewritten, else by the inverse of the first mapping that
    has one for it (JetStream and inboxes deliver subjects that nobody subscribed to).
 6. With `jetstream = true`, subjects in the JetStream API are translated too (`jetstream_api.py`).
-7. Rules that change at run time apply to open subscriptions: each is made anew under the server's new
-   subject, or ends with a permissions -ERR where no subject fits (`session/subscriptions.py`).
+7. Rules that change at run time apply to open subscriptions: each is resubscribed under its new
+   subject on the server, or ends with a permissions -ERR where no subject fits (`session/subscriptions.py`).
 8. Rewriting is not isolation: inboxes and the names of streams are shared by all clients.
 """
 
@@ -71,7 +71,7 @@ class Rewriting(Action):
         self.first = mapping.source.partition(b".")[0]
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:
-        """Return nothing: the rewriter asks for all rewrite rules together."""
+        """Return nothing: the rewriter makes the clauses of all rewrite rules together."""
         return ()
 
     def excludes(self, subject: bytes) -> bool:
@@ -117,7 +117,7 @@ class SubjectRewriter:
         self._subscriptions: dict[bytes, Rewritten | Refused | None] = {}
         self._undone: dict[tuple[bytes, bytes], Rewritten | None] = {}
         self._selections: dict[tuple[Selector, bytes], bool] = {}
-        # Most inboxes and acks differ in their first token: a look at it saves a place in a cache.
+        # Most inboxes and acks are told by their first token, without an entry in a cache.
         named = {action.first for _, action in self._rules}
         self.excluded_prefixes = (*STATEFUL, *(token + b"." for token in RESERVED - named))
         self.restored_prefixes = tuple(
@@ -150,7 +150,7 @@ class SubjectRewriter:
     # -- to the server
 
     def publish(self, subject: bytes, draw: Draw) -> Rewritten | None:
-        """Return the server's subject of a publish: None where it stays, `b""` for nowhere (a lost share)."""
+        """Return the server's subject of a publish: None if unchanged, `b""` if dropped (a lost share)."""
         found = self.destination(subject)
         if found is None or isinstance(found, Rewritten):
             return found
@@ -182,7 +182,7 @@ class SubjectRewriter:
         return None
 
     def subscribe(self, subject: bytes) -> Rewritten | Refused | None:
-        """Return the server's subject of a SUB, None where it stays."""
+        """Return the server's subject of a SUB, None if unchanged."""
         if subject.startswith(self.excluded_prefixes):
             return None
         if subject in self._subscriptions:
@@ -218,7 +218,7 @@ class SubjectRewriter:
         return subject if found is None else found.subject
 
     def undo(self, subject: bytes, subscribed: bytes = b"") -> Rewritten | None:
-        """Return the client's form of a subject, None where it is the same.
+        """Return the client's form of a subject, None if unchanged.
 
         subscribed: the subject of the rewritten SUB that it came by, `b""` for none.
         """

@@ -64,7 +64,7 @@ MISTAKES = [
     (GOOD + 'op = "PUB"\nheader = { A = "*" }\n', r"r\.toml:11: .*header selects nothing: PUB never has"),
     (GOOD + 'op = "PUB"\nqueue = "q"\n', r"r\.toml:11: .*queue selects nothing: PUB never has a queue"),
     (GOOD + "min_size = 2\nmax_size = 1\n", r"r\.toml:11: .*max_size is below min_size, 2"),
-    (GOOD + 'subject = "a.b"\nunless = "a.>"\n', r"r\.toml:11: .*unless excepts all that"),
+    (GOOD + 'subject = "a.b"\nunless = "a.>"\n', r"r\.toml:11: .*unless excludes all that"),
     (GOOD + "status = 5\n", r"r\.toml:10: .*status must be a status code of three digits, not 5"),
     (
         GOOD + 'role = "ack"\nsubject = "a.>"\n',
@@ -84,7 +84,7 @@ MISTAKES = [
     ),
     ('[[rules]]\nname = "a"\nkind = "duplicate"\nop = "PING"\n', r"op of a rule of kind 'duplicate' can"),
     (GOOD + "first = 0\n", r"first must be a whole number of at least 1, not 0"),
-    (GOOD.replace("second", "first"), r"r\.toml:8: a rule named 'first' stands at r\.toml:3 already"),
+    (GOOD.replace("second", "first"), r"r\.toml:8: there is a rule named 'first' already, at r\.toml:3"),
     ('[[rules]]\nname = "a"\nkind = "latency"\n', r"it needs 'delay'"),
     (LATENCY + '"5 parsecs"\n', r'r\.toml:4: .*delay must be a duration such as "250ms"'),
     (LATENCY + '{ distribution = "gauss" }\n', r"delay needs a distribution, one of constant"),
@@ -135,7 +135,7 @@ def test_a_mistake_is_one_sentence_with_its_place(text: str, expected: str) -> N
 @pytest.mark.parametrize("text", ["", "\n\n", "# [[rules]]\n# name = 'a'\n"])
 def test_a_file_without_rules_needs_an_explicit_empty_list(text: str) -> None:
     """Half of a file that is being written looks like an empty one."""
-    with pytest.raises(ConfigError, match=r"r\.toml: there are no rules in it: `rules = \[\]` says"):
+    with pytest.raises(ConfigError, match=r"r\.toml: there are no rules in it: write `rules = \[\]` if"):
         load(text, KINDS, source="r.toml")
     assert load(text + "rules = []\n", KINDS) == load(to_toml([]), KINDS) == ()
 

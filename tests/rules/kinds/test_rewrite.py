@@ -22,7 +22,7 @@ def test_a_prefix_may_be_written_three_ways(written: str) -> None:
     [
         ((), "it needs 'from' and 'to', or 'prefix'"),
         (('prefix = "t"', 'from = "a"'), "it needs 'from' and 'to', or 'prefix'"),
-        (('prefix = "t"', 'to = "a"'), "prefix stands alone"),
+        (('prefix = "t"', 'to = "a"'), "prefix cannot be combined"),
         (('from = "a.*"', 'to = "b.{{partition(3,1)}}"'), "to cannot be undone .* say two_way = false"),
         (('from = "a"', "to = 3"), "to must be a subject or a list"),
         (('from = "a"', 'to = [{ to = "b" }]'), "to must list tables of 'to' and 'weight'"),
