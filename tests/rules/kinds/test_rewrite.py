@@ -27,7 +27,7 @@ def test_a_prefix_may_be_written_three_ways(written: str) -> None:
         (('from = "a"', "to = 3"), "to must be a subject or a list"),
         (('from = "a"', 'to = [{ to = "b" }]'), "to must list tables of 'to' and 'weight'"),
         (('from = "a"', 'to = [{ to = "b", weight = 101 }]', "two_way = false"), "must be 0 to 100"),
-        (('from = "a"', 'to = "b"', "two_way = false", "jetstream = true"), "jetstream needs a rule"),
+        (('from = "a"', 'to = "b"', "two_way = false", "jetstream = true"), "jetstream = true needs two_way"),
     ],
 )
 def test_bad_mappings_are_refused(lines: tuple[str, ...], text: str) -> None:
