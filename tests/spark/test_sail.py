@@ -259,7 +259,7 @@ from pyspark.sql import functions as F
 from natsproxy.spark.report.groups import Groups
 from natsproxy.spark.session import open_session
 table = open_session(engine="sail").range(5).selectExpr("id % 2 AS rest")
-print(Groups(table, ("rest",), SimpleNamespace(apart=[])).top([F.count("*").alias("n")], "rest"))
+print(Groups(table, ("rest",), SimpleNamespace(recorder_choices=[])).top([F.count("*").alias("n")], "rest"))
 """
 
 

@@ -1,11 +1,10 @@
-"""The report: the tables of an analysis flow in, one self-contained HTML page flows out.
+"""The report: one self-contained HTML page about the tables of an analysis.
 
-`collect.py` asks Spark for small answers, section by section; the queries stand in `traffic.py`,
-`senders.py`, `exchanges.py`, `jetstream.py`, `faults.py` and `connections.py`, their common parts in
-`groups.py`.
-`findings.py` picks the few sentences for the top of the page.  `page.py` puts all of it as JSON into the
-page, which draws itself (`*.js`).  `page.py` and `findings.py` know nothing of Spark.  Read `collect.py`
-first: `SECTIONS` is the list of its data.
+`collect.py` queries small results with Spark, section by section; the queries are in `overview.py`,
+`traffic.py`, `senders.py`, `exchanges.py`, `jetstream.py`, `errors.py`, `faults.py` and `connections.py`,
+their common parts in `groups.py`.  `findings.py` writes the few sentences at the top of the page.  `page.py`
+puts all of it as JSON into the page, whose script (`*.js`) draws it.  `page.py` and `findings.py` know
+nothing of Spark.  Read `collect.py` first: `SECTIONS` is the list of its data.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ def write(
     """Write the report of the tables under `out` to the HTML file `path`.
 
     captures: the names for the heading.  notes: warnings about them.  Raises NatsproxyError where
-    there are no tables, where one cannot be read, or where the file cannot be written; a page is there whole
-    or not at all.
+    there are no tables, where one cannot be read, or where the file cannot be written; the page is
+    written whole or not at all.
     """
     from natsproxy.spark.errors import translate_errors
     from natsproxy.spark.report.collect import collect

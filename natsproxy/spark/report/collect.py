@@ -1,6 +1,6 @@
 """The data of the report, computed from the tables; `SECTIONS` lists its sections.
 
-All aggregation is Spark's; the answers are small whatever the captures' size (top N rows, at most `BUCKETS`
+Spark does all aggregation; the results are small whatever the captures' size (top N rows, at most `BUCKETS`
 steps of time).  A section whose table is missing or empty gives the reason in one sentence.
 """
 
@@ -15,23 +15,32 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.spark.report import connections, exchanges, faults, jetstream, senders, traffic
+from natsproxy.spark.report import (
+    connections,
+    errors,
+    exchanges,
+    faults,
+    jetstream,
+    overview,
+    senders,
+    traffic,
+)
 from natsproxy.spark.report.findings import findings
 from natsproxy.spark.report.groups import TEXT, TOP
 from natsproxy.spark.report.tables import Axis, Tables, axis, short
 
 _AT_ONCE: Final = 4
-"""The sections that Spark computes at once: planning a small query takes longer than running it."""
+"""The sections that are computed at the same time: planning a small query takes longer than running it."""
 
-_APART: Final = 12
-"""The recorders that a reader can choose, those with most frames: every row has the counts of each."""
+_RECORDERS: Final = 12
+"""The recorders that the page offers, those with most frames: every row has the counts of each."""
 
 
 @dataclass(frozen=True)
 class ReportSection:
     """A section of the page.
 
-    name: of its data.  table: the one that `ask` computes them from.  empty: the sentence for no rows.
+    name: its key in the data.  table: the one that `ask` queries.  empty: the sentence shown without rows.
     """
 
     name: str
@@ -67,10 +76,13 @@ SECTIONS: Final = (
         "No JetStream publish that wants an acknowledgement was recorded.",
     ),
     ReportSection("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
-    ReportSection("errors", "errors", traffic.errors, "No client got an error (-ERR)."),
+    ReportSection("errors", "errors", errors.errors, "No client got an error (-ERR)."),
     ReportSection("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
     ReportSection(
-        "connections", "connections", connections.connections, "No connection came or went while recording."
+        "connections",
+        "connections",
+        connections.connections,
+        "No connection opened or closed while recording.",
     ),
     ReportSection(
         "subscriptions", "subscriptions", connections.subscriptions, "No subscription was recorded."
@@ -78,7 +90,7 @@ SECTIONS: Final = (
     ReportSection(
         "hops", "hops", connections.hops, "No proxy passed its frames to another one that recorded them."
     ),
-    ReportSection("gaps", "gaps", traffic.gaps, "Nothing is missing: the recorder kept up all the time."),
+    ReportSection("gaps", "gaps", overview.gaps, "Nothing is missing: the recorder kept up all the time."),
 )
 
 
@@ -88,26 +100,26 @@ def collect(
     captures: Sequence[str | Path] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Return the data of the page, as values that JSON knows.
+    """Return the data of the page, as values for JSON.
 
     captures: their names, for the heading.  notes: warnings about them.  Raises NatsproxyError where
-    `out` has no whole table of frames.
+    `out` has no complete table of frames.
     """
     tables = Tables(spark, out)
     tables.fold()
     frames = tables.get("frames")
     if frames is None:
         raise NatsproxyError(f"{out} has no tables to report on: {tables.why['frames']}")
-    totals, recorders = traffic.overview(frames), traffic.recorders(frames)
+    totals, recorders = overview.overview(frames), overview.recorders(frames)
     known = [row["recorder"] for row in recorders if row["recorder"] is not None]
-    tables.apart = known[:_APART] if len(known) > 1 else []
+    tables.recorder_choices = known[:_RECORDERS] if len(known) > 1 else []
     first, last = totals.pop("first") or 0, totals.pop("last") or 0
     whole = axis(first, last)
     data: dict[str, Any] = {
         "captures": [Path(str(path)).name[:TEXT] for path in captures][:TOP],
         "notes": [note[:TEXT] for note in notes][:TOP],
         "recorders": recorders,
-        "apart": list(map(short, tables.apart)),
+        "recorder_choices": list(map(short, tables.recorder_choices)),
         "axis": {"t0": first / 1e6, "step": whole.step / 1e6, "count": whole.count, "length": whole.ms(last)},
         "top": TOP,
         "totals": totals,

@@ -7,19 +7,19 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.groups import TEXT, TOP, Groups, Rows, percentiles, rows, who
+from natsproxy.spark.report.groups import TEXT, TOP, Groups, Rows, connection_name, percentiles, rows
 from natsproxy.spark.report.tables import Axis, Tables, short
 from natsproxy.spark.tables.base import CONN
 
 STRIPS: Final = 60
-"""The number of connections that are drawn."""
+"""The number of connections in the chart."""
 CLEAN: Final = ("client-closed", "drained")
 """The causes of connections that ended as they should."""
 _COUNTS: Final = ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")
 
 
 def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return the causes of ends, and the connections to look at: unclean ends first, then the busiest."""
+    """Return the causes of closes, and the connections to look at: unclean ends first, then the busiest."""
     ends = rows(table.groupBy("cause").count().orderBy(F.desc("count"), "cause").limit(TOP))
     for end in ends:
         end["clean"] = end["cause"] in (*CLEAN, None)
@@ -28,7 +28,7 @@ def connections(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
     top = table.orderBy(unclean.desc(), frames.desc(), *CONN).limit(STRIPS)
     listed = [
         {
-            "conn": who(row["recorder"], row["conn_id"]),
+            "conn": connection_name(row["recorder"], row["conn_id"]),
             "id": row["conn_id"],
             "name": (row["name"] or "")[:TEXT],
             "client": row["client"],
@@ -76,7 +76,7 @@ def subscriptions(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 
 def hops(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
-    """Return, for each way between two proxies in a row, the frames and the time that they took."""
+    """Return the frames between two proxies in a row, by pair and direction, and the time that they took."""
     ways = table.groupBy("recorder", "next_recorder", "dir").agg(
         F.count("*").alias("frames"), percentiles(tables, "latency_ns")
     )

@@ -1,6 +1,6 @@
 """Requests and their answers: latency by subject and over time, the slowest with their frames.
 
-The same shape as `traffic`: each function asks for a small answer.  Latencies are in ms.  Pull requests of
+Each function queries a small result, as in `traffic.py`.  Latencies are in ms.  Pull requests of
 JetStream consumers are left out: waiting for messages is their purpose.
 """
 
@@ -11,7 +11,17 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from natsproxy.spark.report.groups import POINTS, TEXT, Groups, Row, Rows, cut, percentiles, rows, who
+from natsproxy.spark.report.groups import (
+    POINTS,
+    TEXT,
+    Groups,
+    Row,
+    Rows,
+    connection_name,
+    cut,
+    percentiles,
+    rows,
+)
 from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.tables.base import clients_side
 
@@ -20,21 +30,21 @@ DECADE: Final = 6
 NO_PULL: Final = "outcome <> 'pull'"
 """The requests that count here: pull requests wait for messages, so their latency means nothing."""
 _FAILED: Final = "outcome IN ('no reply', 'no responders')"
-"""The requests that got no answer that helps."""
+"""The requests without a useful answer."""
 _COARSE: Final = 100
-"""The most steps of time for latencies: a percentile needs more than a few requests."""
+"""The most steps of time for latencies: a percentile needs more than a few requests in each."""
 _SLOWEST: Final = 12
 """The number of slow requests that are listed."""
 _FRAMES: Final = 12
-"""Frames that are shown of a slow request."""
+"""The number of frames that are shown of a slow request."""
 _KEY: Final = ("recorder", "reply", "t1", "t4")
-"""The frames of a request are found by these; pipelined ones that came and went together have the same."""
+"""The key by which the frames of a request are found; requests pipelined in one read may share it."""
 _LEG: Final = ("dir", "op", "subject", "size", "status", "cause")
 """The columns of a frame that the page shows as they are."""
 
 
 def latency(requests: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return latencies by subject template, together, over time, and as a heat map (time x log latency)."""
+    """Return latencies by subject template, of all, over time, and as a heat map (time x log latency)."""
     counted = requests.where(NO_PULL)
     counts = (
         F.sum("requests").alias("requests"),
@@ -112,8 +122,8 @@ def slowest(requests: DataFrame, axis: Axis, tables: Tables) -> Rows:
     return [
         {
             **{name: (row[name] or "")[:TEXT] for name in ("subject", "template")},
-            "requester": who(row["recorder"], row["requester"]),
-            "responder": who(row["recorder"], row["responder"]),
+            "requester": connection_name(row["recorder"], row["requester"]),
+            "responder": connection_name(row["recorder"], row["responder"]),
             "status": row["status"],
             **{leg: axis.ms(row[leg]) for leg in ("t1", "t2", "t3", "t4")},
             "latency": row["latency_ns"] / 1e6,
@@ -128,7 +138,7 @@ def _leg(leg: Row, axis: Axis) -> Row:
     return {
         "t": axis.ms(leg["at_ns"]),
         "delay": (leg["delay_ns"] or 0) / 1e6,
-        "conn": who(leg["recorder"], leg["conn_id"]),
+        "conn": connection_name(leg["recorder"], leg["conn_id"]),
         **{name: leg[name] for name in _LEG},
     }
 

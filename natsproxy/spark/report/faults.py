@@ -1,4 +1,4 @@
-"""Firings of rules: by rule, over time, beside the events that followed and the latencies meanwhile."""
+"""Firings of rules: by rule and over time, with the events that followed and the latencies meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from natsproxy.spark.report.tables import Axis, Tables
 from natsproxy.spark.tables.base import peer
 
 _STRIPS: Final = 12
-"""The number of rules that have a strip of their own."""
+"""The number of rules that have a chart of their own."""
 
 
 def faults(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:

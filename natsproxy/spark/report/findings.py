@@ -1,8 +1,8 @@
 """Findings: the few sentences about a capture that a person should read first.
 
 Each finding is (level, text, section): level "bad", "warn" or "note"; section is where the page shows more.
-They are read off the data of the page, so that they never say anything that the page does not show.  Names
-stand in `backticks`, which the page sets as code.
+They use only the data of the page, so that they never say anything that the page does not show.  Names are in
+`backticks`, which the page shows as code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from natsproxy.spark.source.walk import NOT_READ
 
 Finding = tuple[str, str, str]
 MOST: Final = 10
-"""The number of findings that the page shows."""
+"""The number of findings on the page."""
 
 
 def findings(data: dict[str, Any]) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""JetStream as clients met it: deliveries and their answers, publishes, calls of the API."""
+"""JetStream as clients saw it: deliveries and their acks, publishes, and API calls."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ OUTCOMES: Final = {
     "no_ack": "no ack",
     "no_responders": "no responders",
 }
-"""The outcomes of a publish, by their names in the data, as in the table `pub_acks`."""
+"""The outcomes of a publish: their names in the data, and in the table `pub_acks`."""
 
 
 def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return deliveries by consumer: acks, naks, redeliveries, how long answers took, messages that waited.
+    """Return deliveries by consumer: acks, naks, redeliveries, time to the ack, pending messages.
 
-    over: the most that waited in each step of time.
+    over: the most pending messages in each step of time.
     """
     made, coarse = table.where("delivered_ns IS NOT NULL"), axis.coarse(POINTS)
     counts: tuple[Column, ...] = (
@@ -43,7 +43,7 @@ def deliveries(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
 
 
 def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
-    """Return publishes by subject template: acknowledged, duplicates, refused, how long it took."""
+    """Return publishes by subject template: acknowledged, duplicates, refused, time to the ack."""
     counts = (
         F.count("*").alias("publishes"),
         F.max("stream").alias("stream"),
@@ -55,7 +55,7 @@ def publishes(table: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 
 def api(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
-    """Return API calls by verb: how many, how many failed, how long they took; and the errors by text."""
+    """Return API calls by verb: their number, failures and latency; and the errors by text."""
     failed = F.expr("err_code IS NOT NULL OR status <=> 503")
     counts = (
         F.count("*").alias("calls"),

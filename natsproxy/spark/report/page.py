@@ -1,6 +1,6 @@
 """The page: one HTML file with its style, its script and its data inside, which loads no other file.
 
-Subjects and error texts are hostile: anyone who may publish chooses them.  They reach the page as JSON in a
+Subjects and error texts are untrusted: anyone who may publish chooses them.  They reach the page as JSON in a
 data block in which `<`, `>` and `&` are escaped, so that nothing ends the block; the script puts them into
 text nodes only, never into markup.  A content security policy allows that one style and that one script (by
 their hashes) and no connection at all.
@@ -17,12 +17,12 @@ from string import Template
 from typing import Any, Final
 
 SCRIPTS: Final = ("draw.js", "view.js", "cells.js", "traffic.js", "senders.js", "effects.js", "shell.js")
-"""The parts of the script, in order; one scope."""
+"""The files of the script, in order; they share one scope."""
 _ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def embedded(data: Any) -> str:
-    """Return JSON that is safe in a `<script>` block, whatever its texts are."""
+    """Return JSON that is safe in a `<script>` block, whatever texts it has."""
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).translate(_ESCAPES)
 
 

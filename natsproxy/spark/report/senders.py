@@ -12,36 +12,36 @@ from natsproxy.spark.report.tables import Axis, Tables, short
 from natsproxy.spark.tables.base import CONN, MESSAGE, clients_side
 
 _SUBJECTS: Final = 12
-"""The subjects that are shown: those with most messages."""
+"""The number of subjects that are shown: those with most messages."""
 _CLIENTS: Final = 8
-"""The clients that are named on each side of a subject; the others are one more."""
+"""The number of clients that are named on each side of a subject; the others are summed up."""
 OTHERS: Final = ""
-"""The name that stands for all others."""
+"""The name of the sum of the others."""
 
 
 def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """Return the busiest subjects with the clients on both sides: [name, messages], most first.
 
-    A client is called by the name of its CONNECT, so the processes of one service are one; by its connection
-    where it gave none.  Inboxes and JetStream's own subjects are left out: their requests count.
+    A client has the name of its CONNECT, so the processes of one service are one client; without a name, that
+    of its connection.  Inboxes and JetStream's own subjects are left out: their requests count.
     """
     own = "NOT startswith(template, '_INBOX.') AND NOT startswith(template, '$JS.')"
     counted = clients_side(frames).where(MESSAGE).where(own).groupBy("template", "dir", *CONN).count()
-    parts = [F.lit(None).cast("string"), *([F.col("recorder")] if tables.apart else [])]
-    counted = _named(counted, tables).withColumn("part", F.explode(F.array(*parts)))  # of all, of each alone
+    parts = [F.lit(None).cast("string"), *([F.col("recorder")] if tables.recorder_choices else [])]
+    counted = _named(counted, tables).withColumn("part", F.explode(F.array(*parts)))  # of all, and of each
     named = counted.groupBy("template", "dir", "part", "name").agg(F.sum("count").alias("n"))
     busiest = named.where("part IS NULL").groupBy("template").agg(F.sum("n").alias("all"))
     top = busiest.orderBy(F.desc("all"), "template").limit(_SUBJECTS)
-    if tables.apart:
-        named = named.where(F.col("part").isNull() | F.col("part").isin(tables.apart))
+    if tables.recorder_choices:
+        named = named.where(F.col("part").isNull() | F.col("part").isin(tables.recorder_choices))
     found = rows(_ranked(named.join(F.broadcast(top), "template")))
     listed = []
     for _, template in sorted({(-row["all"], row["template"]) for row in found}):
         those = [row for row in found if row["template"] == template]
         subject = {"template": template[:TEXT], **_sides(those, None)}
-        if tables.apart:
+        if tables.recorder_choices:
             alone = {row["part"] for row in those} - {None}
-            subject["of"] = {short(one): _sides(those, one) for one in sorted(alone)}
+            subject["by_recorder"] = {short(one): _sides(those, one) for one in sorted(alone)}
         listed.append(subject)
     return listed
 

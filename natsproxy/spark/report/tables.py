@@ -1,7 +1,7 @@
 """The complete tables in a folder, and the time axis that all charts share.
 
-A table that was not asked for, that a failed run left half-written, or that an earlier analysis left behind
-is not in the list of the analysis.  The report does not fail for it: its section says so in a sentence.  The
+A table that was not requested, that a failed run left incomplete, or that an earlier analysis left behind is
+not in the list of the analysis.  The report does not fail without it: its section gives the reason.  The
 list is read once, so all sections show the same moment even while a watch is writing.
 """
 
@@ -20,9 +20,9 @@ from natsproxy.spark.storage.store import Store
 from natsproxy.spark.tables.folding import folded, template_folds
 
 BUCKETS: Final = 240
-"""The most steps that the time axis has."""
+"""The most steps that the time axis can have."""
 _TEMPLATES: Final = ("subjects", "subscriptions", "errors")
-"""The tables that have all templates: not every subscription gets a message, nor is every subject allowed."""
+"""Tables that have all templates together: some subscriptions get no message, some subjects are denied."""
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 _STEPS: Final = tuple(
     unit * step
@@ -33,18 +33,19 @@ _STEPS: Final = tuple(
     )
     for step in steps
 )
-"""Widths of a step that people can read, in ns."""
+"""Readable widths of a step, in ns."""
 
 
 def short(recorder: str) -> str:
-    """Return the name of a recorder on the page."""
+    """Return the short name of a recorder, for the page."""
     return recorder[:8]
 
 
 class Tables:
     """The tables under `out`; `why` has a sentence for each table that cannot be read.
 
-    apart: where several recorders wrote the tables, those for which groups are counted separately, too.
+    recorder_choices: the recorders that a reader of the page can choose, for which groups are counted
+    separately, too; none where one recorder wrote everything.
     """
 
     def __init__(self, spark: SparkSession, out: str | Path) -> None:
@@ -52,15 +53,15 @@ class Tables:
         self._listed = self._store.listed()
         self._open: dict[str, DataFrame | None] = {}
         self.why: dict[str, str] = {}
-        self.apart: list[str] = []
+        self.recorder_choices: list[str] = []
         self._spark = spark
         self._folds: list[str] = []
 
     def get(self, name: str) -> DataFrame | None:
-        """Return a table, None (and a reason in `why`) where it is missing or not whole."""
+        """Return a table; None, with a reason in `why`, where it is missing or incomplete."""
         if name not in self._open:
             row = self._listed.get(name)
-            self._open[name] = None if row is None else self._folded(self._store.of(row))
+            self._open[name] = None if row is None else self._folded(self._store.read_listed(row))
             if row is None:
                 self.why[name] = f"The table “{name}” was not written by this analysis."
         return self._open[name]
@@ -73,7 +74,7 @@ class Tables:
             self._open.clear()
 
     def percentile(self, column: str, share: str) -> str:
-        """Return the SQL of a percentile: a value that was measured, the same one on each engine."""
+        """Return the SQL of a percentile: a measured value, the same one on each engine."""
         return f"max({column})" if share == "1.0" else percentile(self._spark, column, share)
 
     def _folded(self, table: DataFrame) -> DataFrame:
@@ -91,17 +92,17 @@ class Axis:
     count: int
 
     def bucket(self, column: str, coarse: int = 1) -> Column:
-        """Return the step of a time (Unix ns); times outside fall into the first and the last."""
+        """Return the step of a time (Unix ns); times outside fall into the first or the last."""
         width = self.step * coarse
         last = max(0, self.steps(coarse) - 1)
         return F.expr(f"cast(greatest(0, least({last}, ({column} - {self.t0}) div {width})) as int)")
 
     def coarse(self, most: int) -> int:
-        """Return how many times as wide steps are of which there are `most` at most."""
+        """Return by how much steps must widen so that there are `most` at most."""
         return -(-self.count // most)
 
     def steps(self, coarse: int) -> int:
-        """Return the number of steps that are `coarse` times as wide."""
+        """Return the number of steps if each is `coarse` times as wide."""
         return -(-self.count // coarse)
 
     def since(self, moment: str) -> Column:

@@ -29,7 +29,7 @@ const ASPECTS = {
   subject: [(row) => texts(row.template, row.subject, row.stream, row.consumer, row.verb), subjectFits],
   connection: [(row) => texts(row.name, conns(row).map(who), (row.from ?? []).map(([name]) => name), (row.to ?? []).map(([name]) => name)),
     (text, wanted) => text.toLowerCase().includes(wanted.toLowerCase())],
-  recorder: [(row) => (row.of ? Object.keys(row.of) : texts(row.sent_by, row.got_by, conns(row).map((conn) => conn.split("#")[0]))), (text, wanted) => text === wanted],
+  recorder: [(row) => (row.by_recorder ? Object.keys(row.by_recorder) : texts(row.sent_by, row.got_by, conns(row).map((conn) => conn.split("#")[0]))), (text, wanted) => text === wanted],
 };
 function time(row) {
   if ("t1" in row) return [row.t1, row.t4];
@@ -48,14 +48,14 @@ function fits(whole) {
   });
 }
 // A row with the counts of the chosen recorder alone, where it has them; undefined where that one saw nothing of it.
-const own = (row) => (view.recorder && row?.of ? row.of[view.recorder] && { ...row, ...row.of[view.recorder] } : row);
+const own = (row) => (view.recorder && row?.by_recorder ? row.by_recorder[view.recorder] && { ...row, ...row.by_recorder[view.recorder] } : row);
 const unfiltered = (rows) => Object.keys(ASPECTS).filter((name) => view[name] && rows.length && !rows.some((row) => ASPECTS[name][0](row).length));
 
 function tools() {
   const field = (name, label) => el("label", {}, el("span", {}, label),
     el("input", { type: "search", placeholder: `${label}…`, input: (event) => change({ [name]: event.target.value.trim() }), autocomplete: "off", spellcheck: "false" }));
   const chosen = el("select", { change: (event) => change({ recorder: event.target.value }) },
-    el("option", { value: "" }, "all recorders"), data.apart.map((name) => el("option", { value: name }, name)));
+    el("option", { value: "" }, "all recorders"), data.recorder_choices.map((name) => el("option", { value: name }, name)));
   const all = el("button", { type: "button", class: "all", click: () => change({ from: 0, to: span }) });
   followers.add(() => {
     all.textContent = `${moment(view.from)} – ${moment(view.to)} · ${dur(view.to - view.from)}  ✕`;
@@ -64,5 +64,5 @@ function tools() {
   });
   all.hidden = true;
   return [field("subject", "Subject"), field("connection", "Connection"),
-    data.apart.length ? el("label", {}, el("span", {}, "Recorder"), chosen) : null, all].filter(Boolean);
+    data.recorder_choices.length ? el("label", {}, el("span", {}, "Recorder"), chosen) : null, all].filter(Boolean);
 }

@@ -187,9 +187,9 @@ class Store:
         row = self.listed().get(name)
         if row is None:
             raise NatsproxyError(f"there is no whole table {name} in {self.out}: run the analysis (again)")
-        return self.of(row)
+        return self.read_listed(row)
 
-    def of(self, row: Mapping[str, Any]) -> DataFrame:
+    def read_listed(self, row: Mapping[str, Any]) -> DataFrame:
         """Return the table that a row of `listed` names, as it was when the list was read."""
         name = row["table"]
         schema = SOURCES.get(name) or TABLES[name]

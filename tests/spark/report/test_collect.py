@@ -170,16 +170,16 @@ def test_senders_beyond_the_first_are_one(spark: SparkSession, apart: list[str])
         "'PUB' AS op",
         *(f"0 AS {name}" for name in ("in_ordinal", "out_ordinal", "flags", "t_ns", "delay_ns")),
     )
-    tables: Any = SimpleNamespace(apart=apart, get=lambda name: None)
+    tables: Any = SimpleNamespace(recorder_choices=apart, get=lambda name: None)
     (found,) = senders(frames, Axis(0, 1, 1), tables)
 
-    of = found.pop("of", {})
+    by_recorder = found.pop("by_recorder", {})
     assert found["template"] == "tele.x"
     assert found["to"] == []
     assert found["from"][:3] == [["one#9", 10], ["two#9", 10], ["one#10", 1]]
     assert (len(found["from"]), found["from"][-1]) == (9, ["", 2 * many - 2 * 10 - 6])
-    assert sorted(of) == apart
-    for name, sides in of.items():
+    assert sorted(by_recorder) == apart
+    for name, sides in by_recorder.items():
         assert (sides["from"][0], len(sides["from"])) == ([f"{name}#9", 10], 9)
         assert sides["from"][-1] == ["", many - 10 - 7]
 

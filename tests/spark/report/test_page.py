@@ -46,7 +46,7 @@ def bare(**more: Any) -> dict[str, Any]:
         "captures": ["a.ncap"],
         "notes": [],
         "recorders": [],
-        "apart": [],
+        "recorder_choices": [],
         "top": 25,
         "axis": {"t0": 1.7e12, "step": 1.0, "count": 1, "length": 1.0},
         "totals": {

@@ -63,7 +63,7 @@ def test_pipelined_requests_have_their_frames(data: Data) -> None:
 
 def test_the_same_traffic_is_said_to_be_there_twice(data: Data) -> None:
     """First of all; with the time from the one to the other, each way."""
-    near, far = data["apart"]
+    near, far = data["recorder_choices"]
     first = data["findings"][0]
     there = len(known.QUICK) + 2 + 1
     back = len(known.QUICK) + 2 + known.ERRORS
@@ -80,34 +80,38 @@ def test_the_same_traffic_is_said_to_be_there_twice(data: Data) -> None:
 
 def test_rows_have_the_counts_of_each_recorder(data: Data) -> None:
     """Requests with their latencies, errors, messages, senders; and none where it saw nothing."""
-    near, far = data["apart"]
+    near, far = data["recorder_choices"]
     quick = row(data["latency"]["listed"], "svc.quick")
     seen = {near: [*known.QUICK.values(), *known.ONLY_NEAR.values()]}
     seen[far] = [latency - 2 * known.TOOK for latency in known.QUICK.values()]
     for counted, values in (
         (quick, seen[near] + seen[far]),
-        *((quick["of"][one], seen[one]) for one in seen),
+        *((quick["by_recorder"][one], seen[one]) for one in seen),
     ):
         assert (counted["requests"], counted["unanswered"]) == (len(values), 0)
         assert counted["latency"] == [nearest(values, share) for share in (0.5, 0.9, 0.99, 1)]
-    assert set(row(data["latency"]["listed"], "svc.some")["of"]) == {near}
+    assert set(row(data["latency"]["listed"], "svc.some")["by_recorder"]) == {near}
     (errors,) = data["errors"]["listed"]
-    assert [errors["count"], *(part["count"] for part in errors["of"].values())] == [
+    assert [errors["count"], *(part["count"] for part in errors["by_recorder"].values())] == [
         2 * known.ERRORS,
         known.ERRORS,
         known.ERRORS,
     ]
     messages = row(data["templates"], "svc.quick")
-    for counted, many in ((messages, 24), (messages["of"][near], 16), (messages["of"][far], 8)):
+    for counted, many in (
+        (messages, 24),
+        (messages["by_recorder"][near], 16),
+        (messages["by_recorder"][far], 8),
+    ):
         assert counted["published"] == sum(counted["over"]) == many
     sender = row(data["senders"], "svc.quick")
     assert sum(n for _, n in sender["from"]) == 24
-    assert sender["of"][far] == {"from": [[f"{far}#{known.BEHIND}", 8]], "to": []}
+    assert sender["by_recorder"][far] == {"from": [[f"{far}#{known.BEHIND}", 8]], "to": []}
 
 
 def test_latencies_of_a_subject_over_time(data: Data) -> None:
     """The p50 and the p99 of the requests that began in each step; nothing in the others."""
-    near, far = data["apart"]
+    near, far = data["recorder_choices"]
     quick = row(data["latency"]["listed"], "svc.quick")
     asked = known.QUICK | known.ONLY_NEAR
     steps: dict[int, list[int]] = defaultdict(list)
@@ -117,8 +121,8 @@ def test_latencies_of_a_subject_over_time(data: Data) -> None:
         [nearest(steps[at], 0.5), nearest(steps[at], 0.99)] if at in steps else None
         for at in range(len(quick["over"]))
     ]
-    assert quick["of"][near]["over"] == expected
-    assert quick["of"][far]["over"][1] == [known.QUICK[2_000] - 2 * known.TOOK] * 2
+    assert quick["by_recorder"][near]["over"] == expected
+    assert quick["by_recorder"][far]["over"][1] == [known.QUICK[2_000] - 2 * known.TOOK] * 2
     assert quick["over"][1] == [known.QUICK[2_000] - 2 * known.TOOK, known.QUICK[2_000]]
 
 

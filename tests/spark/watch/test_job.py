@@ -112,8 +112,8 @@ def test_tables_are_there_while_it_goes_on(
             assert subjects["open"] == seen[0] == ["2026-01-01T01:00Z/2026-01-01T02:00Z"]
             expected = all_at_once(spark, folder)
             for name in WANTED:
-                assert rows(store.of(listed[name]), expected(name)) == rows(expected(name)), name
-            assert store.of(listed["faults"]).isEmpty()
+                assert rows(store.read_listed(listed[name]), expected(name)) == rows(expected(name)), name
+            assert store.read_listed(listed["faults"]).isEmpty()
             over = True
         came = (listed["frames"]["rows"], listed["items"]["rows"]) == (12, 4)
 
