@@ -71,8 +71,9 @@ class Effect:
     """A recorded server frame; frame is None for the end of the connection.
 
     causes: the seqs of the client frames that have to come before it.  offset: ns behind the last of them.
-    delivery, pulled: see `Cause`.  copy_of: the publish that it forwards.  answers_read: it answers a READ
-    alone, so nobody misses it.  queue: see `queue_key`.  size: bytes that it takes in the window.
+    delivery, pulled: see `Cause`.  copy_of: the publish that it forwards.  follows_poll: it answers a READ
+    alone, or its connection ended behind a poll, so nobody misses it where that poll does not come.  queue:
+    see `queue_key`.  size: bytes that it takes in the window.
     """
 
     seq: int
@@ -85,7 +86,7 @@ class Effect:
     delivery: bool = False
     pulled: Consumer | None = None
     copy_of: RecordedExchange | None = None
-    answers_read: bool = False
+    follows_poll: bool = False
     queue: QueueKey = field(init=False)
     size: int = field(init=False)
 

@@ -17,8 +17,8 @@ from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.causes import Cause, Causes, Timing
 from natsproxy.replay.conversation.exchanges import Effect, RecordedConnection, RecordedExchange, standalone
-from natsproxy.replay.conversation.frame_kind import FrameKind, kind_of
-from natsproxy.replay.conversation.steps import Began, Event, Step
+from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, kind_of
+from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.replay.conversation.stored_messages import StoredMessages
 from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S, Op
@@ -66,10 +66,7 @@ class Recording:
             elif isinstance(event, Began):
                 self._connection(event.conn)
             elif event.cause in _BY_SERVER:  # the end of a client that left is for the live client to repeat
-                last = self._connection(event.conn).last_seq
-                found = Effect(
-                    -1, event.conn, event.t, None, Timing.TIMED, (last,), self._offset(event.t, (last,))
-                )
+                found = self._end(event)
             if found is not None:
                 return found
         self.whole = True
@@ -103,6 +100,20 @@ class Recording:
             return None if cause.timing is Timing.LIVE else self._effect(step, cause)
         return None
 
+    def _end(self, ended: Ended) -> Effect:
+        causes = (self._connection(ended.conn).last_seq,)
+        last = self._exchanges.get(causes[0])
+        return Effect(
+            -1,
+            ended.conn,
+            ended.t,
+            None,
+            Timing.TIMED,
+            causes,
+            self._offset(ended.t, causes),
+            follows_poll=last is not None and last.kind in POLLS,
+        )
+
     def _exchange(self, connection: RecordedConnection, step: Step, kind: FrameKind) -> RecordedExchange:
         self._causes.sent(step, kind)
         connection.last_seq = step.seq
@@ -114,14 +125,14 @@ class Recording:
         return exchange
 
     def _effect(self, step: Step, cause: Cause) -> Effect:
-        frame, copy_of, answers_read = standalone(step.frame), None, False
+        frame, copy_of, follows_poll = standalone(step.frame), None, False
         for seq in cause.after:
             exchange = self._exchanges.get(seq)
             if exchange is None:
                 continue
             if frame.subject == exchange.frame.reply:
                 self._stored.answered(exchange, frame)
-            answers_read = exchange.kind is FrameKind.READ and len(cause.after) == 1
+            follows_poll = exchange.kind is FrameKind.READ and len(cause.after) == 1
             if frame.subject == exchange.frame.subject and frame.body == exchange.frame.body:
                 copy_of = exchange
         return Effect(
@@ -135,7 +146,7 @@ class Recording:
             delivery=cause.delivery,
             pulled=cause.pulled,
             copy_of=copy_of,
-            answers_read=answers_read,
+            follows_poll=follows_poll,
         )
 
     def _offset(self, t: int, causes: tuple[int, ...]) -> int:

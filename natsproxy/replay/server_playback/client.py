@@ -9,7 +9,7 @@ from natsproxy.protocol.connect import DEFAULTS, Connect
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
 from natsproxy.replay.conversation.identifier_map import LearnedPairs
-from natsproxy.replay.server_playback.progress import ConnectionProgress, PendingEffect, Requester
+from natsproxy.replay.server_playback.progress import ConnectionProgress, Requester
 from natsproxy.wire.frames import Frame
 
 HISTORY: Final = 64
@@ -112,15 +112,10 @@ class Client:
             self.inboxes.clear()
         connection.client_id, self.playing = self.id, connection
 
-    def take_answers(self, exchange: RecordedExchange, effects: list[PendingEffect], frame: Frame) -> None:
-        """Let the answers to its request come here, where another connection had sent the recorded one."""
+    def requester(self, frame: Frame) -> Requester | None:
+        """Return where the answers to its request go; None where it listens to none."""
         sid = self.listening_sid(frame.reply)
-        if sid is None:
-            return
-        for pending in effects:
-            answer = pending.effect.frame
-            if answer is not None and answer.subject == exchange.frame.reply:
-                pending.to = Requester(self.id, sid, frame.reply)
+        return None if sid is None else Requester(self.id, sid, frame.reply)
 
     def matched_subscription(self, exchange: RecordedExchange, frame: Frame) -> None:
         """Note which recorded subscription a SUB of it stands for."""

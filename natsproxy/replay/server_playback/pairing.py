@@ -220,11 +220,11 @@ class Pairing:
         """Use the exchange that a frame of a client matched, and learn the values that it teaches."""
         exchange, learned = match
         self._matcher.identifiers.learn(learned)
-        effects = self._progress.use(exchange, frame, now)
+        others = client.playing is not None and exchange.conn != client.playing.conn
+        requester = client.requester(frame) if others and frame.reply else None
+        effects = self._progress.use(exchange, frame, now, requester)
         if not client.committed:
             client.note_use(exchange, learned, has_effects=bool(effects))
-        if client.playing is not None and frame.reply and exchange.conn != client.playing.conn:
-            client.take_answers(exchange, effects, frame)
         if frame.op == Op.SUB:
             client.matched_subscription(exchange, frame)
         return ClientFrame(client, frame, kind, now, exchange, delivery_request(exchange.frame), effects)

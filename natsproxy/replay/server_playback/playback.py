@@ -186,7 +186,12 @@ class ServerPlayback:
 
     @property
     def deadline(self) -> int | None:
-        """The next time at which `tick` has to be called, in ns; None for never."""
+        """The next time at which `tick` has to be called, in ns; None for never.
+
+        It is past while there is more to read: what was sent has made room.
+        """
+        if self.progress.has_room:
+            return self._now
         due = (source.next_due() for source in self._sources)
         return min((time for time in due if time is not None), default=None)
 
@@ -286,11 +291,16 @@ class ServerPlayback:
         return [action for source in sources for action in source.on_frame(sent)]
 
     def _follow_up(self) -> list[Action]:
-        """Read on; send what was read after its causes had happened, and what waits for no more."""
+        """Read on; send what was read after its causes had happened, and what waits for no more.
+
+        That is at most a window; the next `tick` reads on, once the clients have taken it.
+        """
         actions: list[Action] = []
         for pending in self.progress.take_ready():
             actions += self._effects.caused([pending], self._now)
-        return [*actions, *self._requests.end_no_wait()]
+        if not self.progress.has_room:
+            actions += self._requests.end_no_wait()
+        return actions
 
 
 def _pong(client: Client) -> Action:

@@ -45,15 +45,19 @@ class RecentExchanges(deque[RecordedExchange]):
 
 
 class PlayedPoll(NamedTuple):
-    """A READ or PULL that was used.  answers: to a READ."""
+    """A READ or PULL that was used.  answers: to a READ; some may be read later."""
 
     exchange: RecordedExchange
-    answers: tuple[Frame, ...] = ()
+    answers: list[Frame]
 
     @property
     def size(self) -> int:
         """The bytes that it takes."""
-        return self.exchange.size + sum(answer.wire_size + OVERHEAD for answer in self.answers)
+        return self.exchange.size + sum(map(_size, self.answers))
+
+
+def _size(answer: Frame) -> int:
+    return answer.wire_size + OVERHEAD
 
 
 class PlayedPolls:
@@ -61,6 +65,7 @@ class PlayedPolls:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[tuple[ConnectionId, Key], deque[PlayedPoll]] = OrderedDict()
+        self._by_seq: dict[int, PlayedPoll] = {}
         self._size = 0
         self._asked: BoundedDict[tuple[ConnectionId, Key], None] = BoundedDict()
 
@@ -70,13 +75,20 @@ class PlayedPolls:
         queue = self._kept.setdefault(key, deque())
         self._kept.move_to_end(key)
         queue.append(poll)
+        self._by_seq[poll.exchange.seq] = poll
         self._asked[key] = None
         self._size += poll.size
         if len(queue) > _POLLS_OF_A_KEY:
-            self._size -= queue.popleft().size
-        while self._size > _POLL_BYTES and len(self._kept) > 1:
-            _, gone = self._kept.popitem(last=False)
-            self._size -= sum(one.size for one in gone)
+            self._forget(queue.popleft())
+        self._trim()
+
+    def add_answer(self, seq: int, answer: Frame) -> None:
+        """Add an answer that was read after its poll was used."""
+        poll = self._by_seq.get(seq)
+        if poll is not None:
+            poll.answers.append(answer)
+            self._size += _size(answer)
+            self._trim()
 
     def of(self, conn: ConnectionId, key: Key) -> Collection[PlayedPoll]:
         """Return those that are left of a key, the newest first."""
@@ -88,12 +100,20 @@ class PlayedPolls:
 
     def give_back(self, exchange: RecordedExchange) -> None:
         """Forget one that was not used after all."""
-        queue = self._kept.get((exchange.conn, exchange.key), deque())
-        for poll in queue:
-            if poll.exchange is exchange:
-                queue.remove(poll)
-                self._size -= poll.size
-                return
+        poll = self._by_seq.get(exchange.seq)
+        if poll is not None:
+            self._kept[exchange.conn, exchange.key].remove(poll)
+            self._forget(poll)
+
+    def _trim(self) -> None:
+        while self._size > _POLL_BYTES and len(self._kept) > 1:
+            _, gone = self._kept.popitem(last=False)
+            for poll in gone:
+                self._forget(poll)
+
+    def _forget(self, poll: PlayedPoll) -> None:
+        del self._by_seq[poll.exchange.seq]
+        self._size -= poll.size
 
 
 class LastWrites:

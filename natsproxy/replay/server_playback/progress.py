@@ -45,16 +45,37 @@ class PendingEffect:
     """An effect that was not sent yet.
 
     pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
-    due: the time from which it may be sent (ns), None while it waits.  live: the live publish that it
-    forwards.  to: the client that sent the request, where it plays another connection.
+    due: the time from which it may be sent (ns), None while it waits.  awaited: the playback and the end of
+    its connection wait for it; False while the poll that it follows has not come.  live: the live publish
+    that it forwards.  to: the client that sent the request, where it plays another connection.
     """
 
     effect: Effect
     pending_causes: int = 0
     caused_at: int = 0
     due: int | None = None
+    awaited: bool = True
     live: Frame | None = None
     to: Requester | None = None
+
+
+class UsedExchange(NamedTuple):
+    """The facts of a used exchange that its effects need, those too that are read later.
+
+    at: the time (ns).  reply: its recorded inbox.  requester: the client that sent it, where that plays
+    another connection.
+    """
+
+    at: int
+    reply: bytes = b""
+    requester: Requester | None = None
+
+    def cause(self, pending: PendingEffect) -> None:
+        """Note in an effect that this cause of it has happened."""
+        pending.caused_at = max(pending.caused_at, self.at)
+        answer = pending.effect.frame
+        if self.requester is not None and answer is not None and answer.subject == self.reply:
+            pending.to = self.requester
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +85,8 @@ class ConnectionProgress:
     unused: its exchanges that no live frame has matched.  queues: its effects in the order in which they must
     be sent, by `queue_key`.  waiting: keys of queues that wait, by what they wait for.  client_id: None for
     nobody.  sids: recorded sid to live sid; ended_sids: those of the last subscriptions that ended.
-    unused_changes, unsent: the number of CHANGE exchanges, and of effects other than answers to READs, that
-    are left.  changes: the former, by seq, in order; acks are not among them.
+    unused_changes, unsent: the number of CHANGE exchanges, and of awaited effects, that are left.
+    changes: the former, by seq, in order; acks are not among them.
     """
 
     recorded: RecordedConnection
@@ -139,11 +160,14 @@ class Progress:
         self._size = 0
         self._ready: list[PendingEffect] = []
         self._effects: dict[int, list[PendingEffect]] = {}  # of unused exchanges, by their seq
-        self._used_at: BoundedDict[int, int] = (
-            BoundedDict()
-        )  # live times of exchanges whose effects may follow
+        self._used: BoundedDict[int, UsedExchange] = BoundedDict()  # whose effects may follow
 
     # -- reading
+
+    @property
+    def has_room(self) -> bool:
+        """True when there is more to read, and the window has room for it."""
+        return self._size < self._window and not self.recording.whole
 
     def take_ready(self) -> list[PendingEffect]:
         """Read on; return the effects, once, that were read after all their causes had happened."""
@@ -155,7 +179,7 @@ class Progress:
 
     def fill(self) -> None:
         """Read on until the window is full."""
-        while self._size < self._window and not self.recording.whole:
+        while self.has_room:
             entry = self.recording.read()
             self._join()
             if entry is None:
@@ -185,29 +209,40 @@ class Progress:
             if waiting is not None:
                 waiting.append(pending)
                 pending.pending_causes += 1
-            else:  # that cause has happened already
-                pending.caused_at = max(pending.caused_at, self._used_at.get(seq, 0))
+            elif seq in self._used:  # that cause has happened already
+                self._used[seq].cause(pending)
         connection = self.connections[effect.conn]
         connection.queues.setdefault(effect.queue, deque()).append(pending)
-        connection.unsent += not effect.answers_read
+        pending.awaited = not (effect.follows_poll and pending.pending_causes)
+        connection.unsent += pending.awaited
+        if effect.follows_poll and pending.awaited and effect.frame is not None:
+            self.polls.add_answer(effect.causes[0], effect.frame)
         return pending
 
     # -- playing
 
-    def use(self, exchange: RecordedExchange, live_frame: Frame, now: int) -> list[PendingEffect]:
+    def use(
+        self,
+        exchange: RecordedExchange,
+        live_frame: Frame,
+        now: int,
+        requester: Requester | None = None,
+    ) -> list[PendingEffect]:
         """Count an exchange as having happened; return the effects that waited for it.
 
-        live_frame: the frame that matched it; copies of a publish carry its body.
+        live_frame: the frame that matched it; copies of a publish carry its body.  requester: the client
+        that gets the answers in place of the recorded one.
         """
         effects = self._effects.pop(exchange.seq)
         self.reach(exchange.seq, now)
         self.connections[exchange.conn].remove(exchange)
+        used = UsedExchange(now) if requester is None else UsedExchange(now, exchange.frame.reply, requester)
         if not self.recording.whole:  # effects of it may come
-            self._used_at[exchange.seq] = now
+            self._used[exchange.seq] = used
         self.recent.add(exchange)
         self.writes.add(exchange)
         if exchange.kind in POLLS:
-            self.polls.add(PlayedPoll(exchange, _answers(exchange, effects)))
+            self.polls.add(PlayedPoll(exchange, _answers(effects)))
         self.played += 1
         self._size -= exchange.size
         alone = None
@@ -215,7 +250,10 @@ class Progress:
             if pending.effect.copy_of is exchange:
                 pending.live = alone = alone or standalone(live_frame)
             pending.pending_causes -= 1
-            pending.caused_at = max(pending.caused_at, now)
+            used.cause(pending)
+            if not pending.awaited:
+                pending.awaited = True
+                self.connections[pending.effect.conn].unsent += 1
         return effects
 
     def give_back(self, exchange: RecordedExchange) -> None:
@@ -225,7 +263,7 @@ class Progress:
         connection.sids.pop(exchange.frame.sid, None)
         connection.ended_sids.pop(exchange.frame.sid, None)
         self._effects[exchange.seq] = []
-        self._used_at.pop(exchange.seq, None)
+        self._used.pop(exchange.seq, None)
         self.recent.give_back(exchange)
         self.polls.give_back(exchange)
         self.played -= 1
@@ -235,7 +273,7 @@ class Progress:
         """Count an effect as sent."""
         effect = pending.effect
         self.reach(effect.seq, now)
-        self.connections[effect.conn].unsent -= not effect.answers_read
+        self.connections[effect.conn].unsent -= pending.awaited
         self.played += 1
         self._size -= effect.size
 
@@ -259,10 +297,6 @@ class Progress:
         )
 
 
-def _answers(exchange: RecordedExchange, effects: Iterable[PendingEffect]) -> tuple[Frame, ...]:
-    """Return the recorded answers to a READ."""
-    if exchange.kind is not FrameKind.READ:
-        return ()
-    return tuple(
-        one.effect.frame for one in effects if one.effect.answers_read and one.effect.frame is not None
-    )
+def _answers(effects: Iterable[PendingEffect]) -> list[Frame]:
+    """Return the recorded answers to a poll among its effects."""
+    return [one.effect.frame for one in effects if one.effect.follows_poll and one.effect.frame is not None]

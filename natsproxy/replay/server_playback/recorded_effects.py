@@ -145,7 +145,7 @@ class RecordedEffects(EffectSource):
         if client_id is None:
             return None
         if frame is None:
-            last = not connection.unused_changes and connection.unsent == 1
+            last = not connection.unused_changes and connection.unsent == 1  # the end itself
             return _Target(client_id) if last else None
         if effect.pulled is not None:
             pull = self._requests.next_pull(connection, effect.pulled)

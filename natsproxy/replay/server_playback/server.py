@@ -337,6 +337,8 @@ class CassetteServer:
             with trio.move_on_after(wait):
                 await self._deadline_changed.wait()
                 continue
+            while self._is_full():
+                await self._room()
             try:
                 self._perform(self.machine.tick(now_ns()))
             except NatsproxyError as error:

@@ -23,7 +23,7 @@ def ask(subject: str, seq: int = 0) -> PlayedPoll:
     """A request for information whose answer has 100,000 bytes."""
     (frame,) = frames(b"PUB $JS.API.DIRECT.GET.%b i 0\r\n\r\n" % subject.encode(), C2S)
     (answer,) = frames(b"MSG i 1 100000\r\n%b\r\n" % bytes(100_000), S2C)
-    return PlayedPoll(RecordedExchange(seq, named(1), 0, frame, FrameKind.READ), (answer,))
+    return PlayedPoll(RecordedExchange(seq, named(1), 0, frame, FrameKind.READ), [answer])
 
 
 def test_the_last_exchanges_stay_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

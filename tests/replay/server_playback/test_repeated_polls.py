@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.replay.conversation.match_options import MatchOptions
-from tests.replay.scripted import Line, hello
+from natsproxy.replay.server_playback.actions import DisconnectClient
+from tests.replay.scripted import MS, Line, hello
 from tests.replay.server_playback.playing import Play
 
 INFO = b"$JS.API.STREAM.INFO.S"
@@ -53,6 +54,17 @@ def test_nobody_misses_polls_that_do_not_come() -> None:
     assert answers(play, INFO, 1) == [b"1"]
     assert play.send(1, b"PUB done 0\r\n\r\n") == b"MSG in.z 1 0\r\n\r\n"
     assert play.machine.unused() == []
+    assert play.machine.done
+
+
+def test_nobody_misses_the_end_behind_a_poll_that_does_not_come() -> None:
+    play = playing([*asked(INFO, b"1", b"2"), (1, "closed", b"server-closed")])
+    assert answers(play, INFO, 1) == [b"1"]
+    assert play.machine.done
+    assert play.send(1, ask(INFO, B + b".y")).endswith(b"\r\n2\r\n")
+    assert not play.machine.done
+    play.wait(2 * MS)
+    assert play.other == [DisconnectClient(1)]
     assert play.machine.done
 
 
