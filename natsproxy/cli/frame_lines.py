@@ -34,7 +34,7 @@ from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.meaning import INBOX, Meaning, shown, subject_text
 from natsproxy.units import MILLISECOND, SECOND, short_duration, short_size
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Op
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Op
 
 _NO_TERMINAL: Final = 1_000  # columns: what reads a pipe needs whole lines
 _NARROW: Final = 80  # columns below which a time is either the clock's or the distance
@@ -188,6 +188,8 @@ class FramePrinter:
         # That the API answered is in the answer itself.
         if said is not None and (said.bad or said.kind != "api-reply" or request is None):
             texts.append((said.text, _BAD if said.bad else _STRONG))
+        elif said is None and frame.op not in SUBSCRIPTION_OPS:
+            texts.append((shown(frame.args), _PLAIN))
         if request is not None:
             after = short_duration(found.one.wall - request.wall)
             texts.append((f"answer to {subject_text(request.subject)} after {after}", _PLAIN))

@@ -1,8 +1,9 @@
 """The op table: one row per operation of the NATS client protocol.
 
-Parser, encoder, session, captures and Spark read this table, so a new op is a member of `Op`, a row of `OPS`
-and a case in `tests/wire/cases.py`.  Only the fast paths in C have op numbers of their own, for all ops but
--ERR (`_line.pxd`); a test compares them with the table, and any other op takes the general path there.
+Parser, encoder, session, captures, page and Spark read this table, so a new op is a member of `Op`, a row of
+`OPS`, a row in `recordings/FORMAT.md` and a case in `tests/wire/cases.py`.  Only the fast paths in C have op
+numbers of their own, for all ops but -ERR (`_line.pxd`); a test compares them with the table.  Any other op
+takes the general path there.
 
 The facts are nats-server's (`server/parser.go`).  The server tolerates +OK, -ERR and INFO from a client;
 `from_client` is true only for those of them that natsproxy passes.
@@ -71,7 +72,8 @@ class OpSpec:
     payload: the frame carries `size` bytes and CRLF after its control line.
     headers: its payload begins with `header_size` bytes of header block.
     gap: the rule between op and arguments: "blank" (one space or TAB at least), "any" (nothing needed:
-    `CONNECT{}`), "ignored" (everything up to LF is ignored).
+    `CONNECT{}`; the rest of the line is one argument, blanks included), "ignored" (everything up to LF is
+    ignored).
     limited: `max_control_line` applies to its arguments (c2s).
     earns_ok: a verbose client gets one `+OK` for it.
     """
@@ -127,6 +129,7 @@ def op_of(raw: bytes, op: Op) -> Op:
 
 BY_TOKEN: Final[dict[bytes, Op]] = {spec.token: spec.op for spec in OPS}
 SUBSCRIPTION_OPS: Final = frozenset((Op.SUB, Op.UNSUB))
+KEEP_ALIVES: Final = frozenset((Op.PING, Op.PONG, Op.OK))
 MESSAGE_OPS: Final = frozenset(spec.op for spec in OPS if spec.payload)
 
 

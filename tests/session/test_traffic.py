@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from natsproxy.capture.format.records import Frames
 from natsproxy.session.actions import Action, Record, Send
 from natsproxy.session.direction import UNSENT
-from natsproxy.session.traffic import POINTS, Traffic
+from natsproxy.session.traffic import POINTS, WIDTH, Traffic
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
 from tests.rules.engine.test_static_decisions import INFO, RULES, RuleSession, frames
@@ -161,11 +161,11 @@ def test_a_frame_in_pieces_is_counted_once() -> None:
 
 
 def test_numbers_add_up() -> None:
-    total, one = Traffic(), Traffic(list(range(52)))
+    total, one = Traffic(), Traffic(list(range(4 * WIDTH)))
     total.add(one)
     copy = total.copy()
     total.add(one)
     assert copy.numbers == one.numbers
-    assert total.bytes(0) == 2 * one.bytes(0) == 24
+    assert total.bytes(0) == 2 * one.bytes(0) == 2 * len(Op)
     assert total.messages(0) == 2 * (Op.PUB + Op.HPUB)
     assert one.messages(3) == one.frames(3)[Op.MSG] + one.frames(3)[Op.HMSG]

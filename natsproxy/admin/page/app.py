@@ -6,7 +6,8 @@ The files contain no secrets and need no token; all data comes from the API, whi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import MutableMapping
+import json
+from collections.abc import Iterable, MutableMapping
 from importlib.resources import files
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from starlette.responses import RedirectResponse, Response
 
 from natsproxy.admin.http_server import App
 from natsproxy.admin.page.sessions import Sessions, cookie_name
+from natsproxy.wire.ops import KEEP_ALIVES, MESSAGE_OPS, OPS, Op
 
 LOGIN: Final = "/login"
 """The path of a link; its query is the code."""
@@ -85,11 +87,28 @@ class PageApp:
 
 def _files() -> dict[str, tuple[bytes, str, str]]:
     """Return the files of the page by their paths: content, media type, tag."""
+    bodies = {entry.name: entry.read_bytes() for entry in files(__package__).joinpath("static").iterdir()}
+    bodies["ops.js"] = operations()
     found = {}
-    for entry in files(__package__).joinpath("static").iterdir():
-        media = _MEDIA.get(entry.name.rpartition(".")[2])
+    for name, body in bodies.items():
+        media = _MEDIA.get(name.rpartition(".")[2])
         if media is not None:
-            body = entry.read_bytes()
-            path = "/" if entry.name == _HOME else f"/page/{entry.name}"
+            path = "/" if name == _HOME else f"/page/{name}"
             found[path] = (body, media, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
     return found
+
+
+def operations() -> bytes:
+    """Return the module `ops.js`: the operations by their names on the wire, from their table."""
+    publishes = [spec.op for spec in OPS if spec.op in MESSAGE_OPS and spec.from_client]
+    deliveries = [spec.op for spec in OPS if spec.op in MESSAGE_OPS and spec.from_server]
+    groups: dict[str, Iterable[Op]] = {
+        "OPS": Op,
+        "KEEP_ALIVES": sorted(KEEP_ALIVES),
+        "PUBLISHES": publishes,
+        "DELIVERIES": deliveries,
+    }
+    lines = (
+        f"export const {name} = {json.dumps([op.label for op in ops])};\n" for name, ops in groups.items()
+    )
+    return "".join(lines).encode()

@@ -18,10 +18,9 @@ from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import ProtocolError
 from natsproxy.protocol.meaning import Meaning, client_name, meaning
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, Op
+from natsproxy.wire.ops import C2S, KEEP_ALIVES, MESSAGE_OPS, Op
 from natsproxy.wire.parse import frames as parse_frames
 
-_KEEP_ALIVE: Final = (Op.PING, Op.PONG, Op.OK)
 _SERVERS: Final = (b"$JS.ACK.", b"$JS.FC.")
 """Reply subjects of the server itself, which are not requests."""
 _LONGEST: Final = 1024
@@ -139,7 +138,7 @@ class Listing:
 
     def _is_routine(self, key: ConnectionId, one: CapturedFrame, frame: Frame) -> bool:
         if frame.op != Op.INFO:
-            return frame.op in _KEEP_ALIVE
+            return frame.op in KEEP_ALIVES
         if one.of is not None:  # the client's copy
             return True
         news = key not in self._greeted or b'"ldm":true' in frame.args.replace(b" ", b"")

@@ -24,7 +24,7 @@ RAW: Final = "raw"
 REMARK: Final = "* "
 _PAYLOAD: Final = ("|", "\\ ", "= ", "json ")
 _SIZES: Final = {"size", "header_size"}
-_IN_LINES: Final = (Op.INFO, Op.CONNECT, Op.ERR)
+_IN_LINES: Final = frozenset(spec.op for spec in OPS if spec.gap == "any")
 """Ops whose arguments are written below them like a payload."""
 _FORMS: Final = {
     spec.op: {sum(field not in _SIZES for field in form): form for form in spec.forms.values()}
@@ -92,14 +92,10 @@ def load_frame(line: str, below: list[str], *, padded: bool = False) -> bytes:
     if op in _IN_LINES:
         if b"\n" in body or b"\r" in body:
             raise ValueError(f"the arguments of {op.label} are one line")
-        return {Op.INFO: encode.info, Op.CONNECT: encode.connect}.get(op, _err)(body)
+        return encode.info(body) if op == Op.INFO else OPS[op].token + b" " + body + CRLF
     payload = headers + body
     shape = Frame(b"", 0, 0, 0, op, header_size=len(headers), size=len(payload))
     return _line(op, words, padded, shape) + (payload + CRLF if OPS[op].payload else b"")
-
-
-def _err(args: bytes) -> bytes:
-    return b"-ERR " + args + CRLF
 
 
 def _expected(op: Op) -> str:

@@ -43,7 +43,10 @@ MOST_PAYLOAD: Final = 64 << 20
 """nats-server's own bound of `max_payload`."""
 _DRAWS: Final = 100
 """Random choices that are tried where a mapping has weights."""
-_FROM_SERVER: Final = (Op.MSG, Op.HMSG, Op.INFO, Op.ERR, Op.OK)
+_FROM_CLIENT: Final = SENDABLE[C2S] & ~Op.OK.bit  # a client may send +OK, and none does
+
+_ARGS: Final = {Op.ERR: b"'Stale Connection'"}
+"""The arguments of a frame that is explained, where they are not an object of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ def question(
         op = _plainest(example, bool(block), bool(status))
     _refuse(op, role, bool(headers or status), body is not None or size is not None)
     if direction is None:
-        direction = S2C if op in _FROM_SERVER else C2S
+        direction = C2S if _FROM_CLIENT >> op & 1 else S2C
     elif not SENDABLE[direction] >> op & 1:
         raise ValueError(f"{op.label} never goes {direction.label}")
     given = {"queue": queue, "reply": reply, "headers": headers or status}
@@ -166,14 +169,11 @@ def _sized(body: bytes, size: int) -> bytes:
 
 def _other(op: Op, subject: bytes, queue: bytes) -> bytes:
     """Return a frame that is no message."""
-    made = {
-        Op.SUB: lambda: encode.sub(subject, b"1", queue),
-        Op.UNSUB: lambda: encode.unsub(b"1"),
-        Op.INFO: lambda: encode.info(b"{}"),
-        Op.CONNECT: lambda: encode.connect(b"{}"),
-        Op.ERR: lambda: encode.err("Stale Connection"),
-    }
-    return made[op]() if op in made else op.label.encode() + b"\r\n"
+    values = {"subject": subject, "queue": queue, "sid": b"1", "args": _ARGS.get(op, b"{}")}
+    form = next(iter(OPS[op].forms.values()))
+    if queue:
+        form = next((one for one in OPS[op].forms.values() if "queue" in one), form)
+    return b" ".join([OPS[op].token, *(values[field] for field in form)]) + b"\r\n"
 
 
 # -- the answer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.resources import files
 
@@ -12,6 +13,7 @@ from natsproxy.admin.api.page import SHAPES
 from natsproxy.admin.api.schema import check
 from natsproxy.admin.page.sessions import IDLE, LINK, Sessions, cookie_name
 from natsproxy.testing import NatsServer
+from natsproxy.wire.ops import Op
 from tests.admin.kit import Answer, Api, running
 
 STATIC = files("natsproxy.admin.page").joinpath("static")
@@ -43,6 +45,22 @@ async def test_every_file_has_its_media_type_and_a_strict_policy(nats_server: Na
         for path in ("/page/", "/page/none.js", "/page/..%2fapp.py", "/page/index.html"):
             assert (await api.ask("GET", path)).status == 404
             assert (await api.ask("GET", path, token=None)).status == 401
+
+
+async def test_the_page_has_the_table_of_operations(nats_server: NatsServer) -> None:
+    async with running(nats_server) as api:
+        text = (await api.ask("GET", "/page/ops.js", token=None)).body.decode()
+    found = {name: json.loads(ops) for name, ops in re.findall(r"export const (\w+) = (.*);\n", text)}
+    assert found["OPS"] == [op.label for op in Op]
+    assert found["PUBLISHES"] == ["PUB", "HPUB"]
+    assert found["DELIVERIES"] == ["MSG", "HMSG"]
+    imported = {
+        name
+        for one in NAMES
+        for names in re.findall(r'import \{ (.*) \} from "./ops.js"', STATIC.joinpath(one).read_text())
+        for name in names.split(", ")
+    }
+    assert imported == set(found)
 
 
 async def test_answers_of_the_api_have_the_headers_too(nats_server: NatsServer) -> None:

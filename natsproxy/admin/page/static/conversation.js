@@ -10,12 +10,12 @@
 import { el, fill, line, put } from "./dom.js";
 import { clock, duration } from "./format.js";
 import { fate, preview } from "./frame_detail.js";
+import { DELIVERIES, PUBLISHES } from "./ops.js";
 
 const MOST = 200; // frames in one conversation
 const COPIES_NS = 5e9; // the time within which copies are delivered
 const MOST_LANES = 4; // connections with a lane of their own
-const PUBLISHES = new Set(["PUB", "HPUB"]);
-const MESSAGES = new Set([...PUBLISHES, "MSG", "HMSG"]);
+const MESSAGES = [...PUBLISHES, ...DELIVERIES];
 
 /** Return the keys that a message shares with related ones. */
 function keys(row) {
@@ -35,17 +35,17 @@ function opening(row, replies) {
 const same = (a, b) => a.subject === b.subject && a.payload === b.payload && a.payload_hex === b.payload_hex && a.reply === b.reply;
 
 function copies(row, frames) {
-  const isCopy = (other) => MESSAGES.has(other.op) && same(row, other) && Math.abs(other.t_ns - row.t_ns) <= COPIES_NS;
+  const isCopy = (other) => MESSAGES.includes(other.op) && same(row, other) && Math.abs(other.t_ns - row.t_ns) <= COPIES_NS;
   const alike = frames.filter(isCopy);
-  const sent = alike.filter((one) => PUBLISHES.has(one.op) && one.t_ns <= row.t_ns).at(-1);
+  const sent = alike.filter((one) => PUBLISHES.includes(one.op) && one.t_ns <= row.t_ns).at(-1);
   if (!sent) return [row];
-  const next = alike.find((one) => PUBLISHES.has(one.op) && one.t_ns > sent.t_ns && one !== row);
-  return alike.filter((one) => one === sent || (!PUBLISHES.has(one.op) && one.t_ns >= sent.t_ns && (!next || one.t_ns < next.t_ns)));
+  const next = alike.find((one) => PUBLISHES.includes(one.op) && one.t_ns > sent.t_ns && one !== row);
+  return alike.filter((one) => one === sent || (!PUBLISHES.includes(one.op) && one.t_ns >= sent.t_ns && (!next || one.t_ns < next.t_ns)));
 }
 
 /** Return the frames of a frame's conversation, in order. */
 export function conversation(row, frames) {
-  if (!MESSAGES.has(row.op)) return [row];
+  if (!MESSAGES.includes(row.op)) return [row];
   const replies = new Set(frames.map((one) => one.reply).filter(Boolean));
   const found = new Set([row]);
   const known = new Set();
@@ -54,7 +54,7 @@ export function conversation(row, frames) {
     const next = new Set();
     for (const key of wanted) known.add(key);
     for (const one of frames) {
-      if (!MESSAGES.has(one.op) || !keys(one).some((key) => wanted.has(key))) continue;
+      if (!MESSAGES.includes(one.op) || !keys(one).some((key) => wanted.has(key))) continue;
       found.add(one);
       for (const key of opening(one, replies)) if (!known.has(key)) next.add(key);
       if (found.size >= MOST) break;

@@ -5,6 +5,7 @@
 import { RequestFailed, ask } from "./api.js";
 import { button, copy, el, fill, labelled, line, put, select, shown } from "./dom.js";
 import { glob, matches, validPattern } from "./format.js";
+import { DELIVERIES, PUBLISHES } from "./ops.js";
 import { words } from "./words.js";
 
 const LASTS = [["10s", "10 s"], ["30s", "30 s"], ["1m", "1 min"], ["5m", "5 min"], ["1h", "1 h"], ["", "until it is removed"]];
@@ -152,7 +153,7 @@ class FaultForm {
     if (!frames.length || !("subject" in this.controls)) return "";
     const patterns = [rule.subject ?? ">"].flat().map(String);
     if (!patterns.every(validPattern)) return "The subject is not a valid pattern yet.";
-    const ops = rule.op ? [rule.op].flat() : ["PUB", "HPUB", "MSG", "HMSG"];
+    const ops = rule.op ? [rule.op].flat() : [...PUBLISHES, ...DELIVERIES];
     const client = typeof rule.client?.name === "string" ? glob(rule.client.name) : null;
     const met = frames.filter(
       (row) =>

@@ -4,15 +4,14 @@
 
 import { el, labelled, line, select } from "./dom.js";
 import { glob, matches, validPattern } from "./format.js";
+import { DELIVERIES, KEEP_ALIVES, OPS, PUBLISHES } from "./ops.js";
 
-const ROUTINE = ["PING", "PONG", "+OK"];
-const OPS = ["INFO", "CONNECT", "PUB", "HPUB", "SUB", "UNSUB", "MSG", "HMSG", "-ERR", ...ROUTINE];
 const GROUPS = {
-  calm: ["All but keep-alives", OPS.filter((op) => !ROUTINE.includes(op))],
+  calm: ["All but keep-alives", OPS.filter((op) => !KEEP_ALIVES.includes(op))],
   all: ["All operations", []],
-  messages: ["Messages", ["PUB", "HPUB", "MSG", "HMSG"]],
-  publishes: ["Publishes", ["PUB", "HPUB"]],
-  deliveries: ["Deliveries", ["MSG", "HMSG"]],
+  messages: ["Messages", [...PUBLISHES, ...DELIVERIES]],
+  publishes: ["Publishes", PUBLISHES],
+  deliveries: ["Deliveries", DELIVERIES],
   subscriptions: ["Subscriptions", ["SUB", "UNSUB"]],
   logins: ["Logins", ["INFO", "CONNECT"]],
 };
