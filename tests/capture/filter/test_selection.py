@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
+from natsproxy.capture.filter.recording_filter import _ACTIONS, PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.format.records import Flags, Frames, Item, OpenRecord, decode
 from natsproxy.capture.write import _builder_py
 from natsproxy.capture.write.builder import COMPILED, BlockBuilder, SealedBlock
@@ -66,7 +66,7 @@ from_server = st.one_of(
 
 
 def _policy(pattern: bytes, action: str, keep: int) -> PayloadPolicy:
-    return PayloadPolicy(pattern, action, keep if action == "truncate" else 0)
+    return PayloadPolicy(pattern, action, keep if _ACTIONS[action].sized else 0)
 
 
 selections = st.builds(
@@ -74,9 +74,7 @@ selections = st.builds(
     st.sampled_from([(), ("shop",)]),
     st.lists(patterns, max_size=2).map(tuple),
     st.lists(
-        st.builds(
-            _policy, patterns, st.sampled_from(["keep", "hash", "truncate", "drop"]), st.integers(0, 4)
-        ),
+        st.builds(_policy, patterns, st.sampled_from(list(_ACTIONS)), st.integers(0, 4)),
         max_size=3,
     ).map(tuple),
 )
