@@ -64,5 +64,5 @@ _LISTED: Final = (
     half_close.KIND,
     slow_close.KIND,
 )
-"""In the order of `rules list`: kinds that are alike are neighbours."""
+"""In the order in which lists show them: kinds that are alike are neighbours."""
 KINDS: Final[dict[str, Kind]] = {kind.name: kind for kind in _LISTED}
