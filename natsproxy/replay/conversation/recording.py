@@ -150,5 +150,6 @@ class Recording:
         )
 
     def _offset(self, t: int, causes: tuple[int, ...]) -> int:
-        """Return the time in ns since the last cause."""
-        return max(0, t - max((self._times.get(seq, 0) for seq in causes), default=0))
+        """Return the time in ns since the last cause; 0 where none is known (any more)."""
+        known = [self._exchanges[seq].t if seq in self._exchanges else self._times.get(seq) for seq in causes]
+        return max(0, t - max((at for at in known if at is not None), default=t))

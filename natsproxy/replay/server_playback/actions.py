@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class SendToClient(NamedTuple):
-    """SendToClient whole frames to a client."""
+    """Send whole frames to a client."""
 
     client_id: int
     data: bytes

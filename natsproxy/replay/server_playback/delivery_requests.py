@@ -12,7 +12,6 @@ when that comes next: their absence is the reason for which the client starts ag
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -156,19 +155,15 @@ class DeliveryRequests(EffectSource):
 
     def ended(self, connection: ConnectionProgress, inbox: bytes) -> None:
         """Note that a recorded status ended the oldest pull request of an inbox."""
-        for one in self._pulls_of(connection):
-            if one.open and one.inbox == inbox:
-                one.open = False
-                return
+        for (conn, _), pulls in self.pulls.items():
+            for one in pulls if conn == connection.conn else ():
+                if one.open and one.inbox == inbox:
+                    one.open = False
+                    return
 
-    def unrecorded(self, connection: ConnectionProgress) -> list[LiveRequest]:
+    def unrecorded(self) -> list[LiveRequest]:
         """Return the pull requests for which no recorded one was used (yet)."""
-        return [one for one in self._pulls_of(connection) if one.open and one.unrecorded]
-
-    def _pulls_of(self, connection: ConnectionProgress) -> Iterator[LiveRequest]:
-        for (conn, _), requests in self.pulls.items():
-            if conn == connection.conn:
-                yield from requests
+        return [one for pulls in self.pulls.values() for one in pulls if one.open and one.unrecorded]
 
     # -- statuses
 

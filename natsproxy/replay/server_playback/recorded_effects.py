@@ -74,8 +74,9 @@ class RecordedEffects(EffectSource):
         elif sent.request is not None and sent.request.batch is not None:
             actions += self.arrived(playing, sent.request.consumer, sent.now)
         actions += self.caused(sent.effects, sent.now)
-        if END in playing.queues and sent.again is None:
-            actions += self.release(playing, END, sent.now)
+        used = self._progress.connections[exchange.conn]  # that of another worker, perhaps
+        if END in used.queues and sent.again is None:
+            actions += self.release(used, END, sent.now)
         return actions
 
     def next_due(self) -> int | None:

@@ -31,7 +31,7 @@ class RepeatedPolls(EffectSource):
         if sent.again is not None:
             return self._answer_again(sent.client, sent.again, sent.frame)
         if sent.kind is FrameKind.CHANGE and sent.exchange is not None and self._requests.pulls:
-            return self._fulfil(sent.client, sent.now)
+            return self._fulfil(sent.now)
         return []
 
     def _answer_again(self, client: Client, poll: PlayedPoll, frame: Frame) -> list[Action]:
@@ -45,11 +45,11 @@ class RepeatedPolls(EffectSource):
             client.received(sid, answer)
         return actions
 
-    def _fulfil(self, client: Client, now: int) -> list[Action]:
-        """Use recorded requests for the open pulls of a connection, now that a change was made."""
+    def _fulfil(self, now: int) -> list[Action]:
+        """Use recorded requests for the open pulls, be they of other clients, now that a change was made."""
         actions: list[Action] = []
-        for pull in self._requests.unrecorded(client.playing) if client.playing is not None else ():
-            match = self._pairing.find(client, pull.frame, FrameKind.PULL)
+        for pull in self._requests.unrecorded():
+            match = self._pairing.find(pull.client, pull.frame, FrameKind.PULL)
             if match is not None and self._pairing.is_due(match.exchange):
                 pull.unrecorded = False
                 actions += self._effects.caused(self._pairing.fulfil(match, pull.frame, now), now)

@@ -46,13 +46,13 @@ class Upstream:
         self._scope = trio.CancelScope()
 
     def send(self, data: bytes) -> None:
-        """SendToClient whole client frames."""
+        """Send whole client frames."""
         self._parts.append(data)
         self.backlog += len(data)
         self._more.set()
 
     def send_barrier(self, data: bytes) -> None:
-        """SendToClient the first frames; others wait until the server has handled them."""
+        """Send the first frames; others wait until the server has handled them."""
         self.passed = trio.Event()
         self.send(data + encode.PING)
 

@@ -36,7 +36,7 @@ class Play:
         self.send(live, b'CONNECT {"verbose":false,"headers":true,"name":"%b"}\r\n' % name.encode())
 
     def send(self, live: int, data: bytes) -> bytes:
-        """SendToClient frames; return what came back at once."""
+        """Send frames; return what came back at once."""
         before = len(self.got[live])
         self._do(self.machine.received(live, list(frames(data, C2S)), self.now))
         return self.got[live][before:]

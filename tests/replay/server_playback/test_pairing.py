@@ -9,12 +9,13 @@ from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import DEFAULT, PARTS, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.recording import Recording
+from natsproxy.replay.server_playback.actions import DisconnectClient
 from natsproxy.replay.server_playback.client import Client
 from natsproxy.replay.server_playback.pairing import Pairing
 from natsproxy.replay.server_playback.progress import Progress
 from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import frames
-from tests.replay.scripted import Line, events, hello
+from tests.replay.scripted import MS, Line, events, hello
 from tests.replay.server_playback.playing import Play
 
 TWO: list[Line] = [
@@ -143,3 +144,21 @@ def test_an_empty_publish_is_no_subscription_to_its_subject() -> None:
     play.send(1, b"PUB news 0\r\n\r\n" * 2)
     (mismatch,) = play.machine.mismatches
     assert mismatch.summary == "client 'a' sent PUB news, more often than recorded"
+
+
+def test_the_end_of_a_connection_comes_when_another_worker_has_done_the_rest_of_its_work() -> None:
+    lines: list[Line] = [*hello(1, "w"), *hello(2, "w"), (2, ">", b"SUB own 1\r\n")]
+    lines += [
+        (1, ">", b"PUB job 1\r\n1\r\n"),
+        (1, ">", b"PUB job 1\r\n2\r\n"),
+        (1, "closed", b"server-closed"),
+    ]
+    play = Play(lines)
+    play.open(1, "w")
+    play.open(2, "w")
+    play.send(1, b"PUB job 1\r\n2\r\n")
+    play.wait(MS)
+    play.send(2, b"SUB own 1\r\n")
+    assert play.other == []
+    play.send(2, b"PUB job 1\r\n1\r\n")
+    assert play.other == [DisconnectClient(1)]

@@ -279,3 +279,34 @@ def test_what_somebody_else_wrote_waits_for_the_request_that_made_him() -> None:
     assert [keys.get(b"x"), keys.get(b"x")] == [b"mine", b"mine"]
     keys.play.send(1, b"PUB please 0\r\n\r\n")
     assert keys.get(b"x") == b"his"
+
+
+def test_a_pull_that_is_open_gets_what_another_client_publishes() -> None:
+    """It came before that publish, and a recorded one like it behind."""
+    nxt, first, second = b"$JS.API.CONSUMER.MSG.NEXT.S.C", b"PUB s 1\r\n1\r\n", b"PUB s 1\r\n2\r\n"
+
+    def message(sid: bytes, n: int) -> bytes:
+        return b"MSG s %b $JS.ACK.S.C.1.%d.%d.17.0 1\r\n%d\r\n" % (sid, n, n, n)
+
+    play = Play(
+        [
+            *hello(1, "a"),
+            *hello(2, "b"),
+            (1, ">", b"SUB inb.* 1\r\n"),
+            (2, ">", first),
+            (1, ">", ask(nxt, b"inb.1")),
+            (1, "<", message(b"1", 1)),
+            (2, ">", second),
+            (1, ">", ask(nxt, b"inb.2")),
+            (1, "<", message(b"1", 2)),
+        ]
+    )
+    play.open(1, "a")
+    play.open(2, "b")
+    play.send(1, b"SUB inb.* 1\r\n")
+    play.send(2, first)
+    assert play.send(1, ask(nxt, b"inb.1")) == message(b"1", 1)
+    assert play.send(1, ask(nxt, b"inb.2")) == b""
+    play.send(2, second)
+    assert play.got[1].endswith(message(b"1", 2))
+    assert play.machine.done
