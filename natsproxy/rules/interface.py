@@ -90,16 +90,6 @@ class View(Protocol):
         """A number that changes whenever a live subscription comes, goes or gets a limit."""
         ...
 
-    @property
-    def verbose(self) -> bool:
-        """True if the client asked for (or left on) verbose mode."""
-        ...
-
-    @property
-    def pedantic(self) -> bool:
-        """True if the client asked for (or left on) pedantic mode."""
-        ...
-
     def count_sid(self, sid: bytes) -> None:
         """Count the deliveries on `sid` from the next frame on, until the subscription ends."""
         ...

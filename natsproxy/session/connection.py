@@ -115,16 +115,6 @@ class ProxiedConnection:
         """A number that changes whenever a live subscription comes, goes or gets a limit."""
         return self.subs.version
 
-    @property
-    def verbose(self) -> bool:
-        """True if the client asked for (or left on) verbose mode."""
-        return self.connect.verbose
-
-    @property
-    def pedantic(self) -> bool:
-        """True if the client asked for (or left on) pedantic mode."""
-        return self.connect.pedantic
-
     def count_sid(self, sid: bytes) -> None:
         """Count the messages on `sid` until the subscription ends, without looking at them."""
         self.subscriptions.count(sid)

@@ -233,7 +233,12 @@ class RuleRunner:
         if decision.after:
             pipe.inject(decision.after, 1 << frame.op, now, decision.cause)
         answer = decision.answer
-        if decision.ok and pipe.direction == C2S and self._connection.verbose and OPS[frame.op].earns_ok:
+        if (
+            decision.ok
+            and pipe.direction == C2S
+            and self._connection.connect.verbose
+            and OPS[frame.op].earns_ok
+        ):
             answer += encode.OK
         if answer:
             self._answer(pipe, answer, now)

@@ -532,7 +532,7 @@ class Session:
         return False
 
     def _answer_oks(self, pipe: DirectionPipe, frames: int, now: int) -> None:
-        if pipe.direction == C2S and self.connection.verbose:
+        if pipe.direction == C2S and self.connection.connect.verbose:
             self._fences.answer_suspended(encode.OK * frames, now)
 
     # -- streams that cannot be framed

@@ -378,7 +378,7 @@ class RuleEngine:
 
     def _denial(self, frame: Frame, text: str) -> bytes:
         """Return the -ERR of a denial; the server checks a pedantic client's subject before permissions."""
-        if self._view.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
+        if self._view.connect.pedantic and PUBS >> frame.op & 1 and not is_valid_publish(frame.subject):
             return err_frame(INVALID_PUBLISH_SUBJECT.text) + err_frame(text)
         return err_frame(text)
 

@@ -329,7 +329,7 @@ class StaticDecisions:
                 admits = admits or static.admits
                 continue
             # A second rule acts too, or a verbose client is owed the +OK of a dropped frame.
-            if acting is not None or (direction == C2S and self._view.verbose):
+            if acting is not None or (direction == C2S and self._view.connect.verbose):
                 return None
             acting = self._batch_for(state, direction, static.verdict)
             if acting is None:

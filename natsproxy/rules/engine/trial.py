@@ -30,16 +30,6 @@ class TrialView:
     subs_version: int = 0
     watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
 
-    @property
-    def verbose(self) -> bool:
-        """True if the client asked for verbose mode."""
-        return self.connect.verbose
-
-    @property
-    def pedantic(self) -> bool:
-        """True if the client asked for pedantic mode."""
-        return self.connect.pedantic
-
     def count_sid(self, sid: bytes) -> None:
         """Do nothing: no session counts here."""
 

@@ -52,7 +52,7 @@ class Answering(Action):
             return Drop()
         block = self._block(frame.subject) if takes_headers else b""
         # The server acknowledges a request before it delivers the answer.
-        ok = encode.OK if hit.view.verbose else b""
+        ok = encode.OK if hit.view.connect.verbose else b""
         return Answer(ok + encode.msg(frame.reply, sid, self.body, headers=block))
 
     def _block(self, subject: bytes) -> bytes:
