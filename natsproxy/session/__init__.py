@@ -4,6 +4,6 @@ In: bytes of a direction, the end of a stream, time, another chain of rules (`Se
 actions in order: send, half-close, record, emit an event, end the connection (`actions.py`).
 
 Read `session.py` first: it has the theory.  Then `phase.py` (how far a connection is), `connection.py` (its
-parts) and `direction.py` (the path of the bytes).  `fences.py` explains how an answer of ours finds its place
-among the server's.
+parts) and `direction.py` (the path of the bytes).  `fences.py` explains where answers of the proxy are
+inserted among the server's.
 """

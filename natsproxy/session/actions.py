@@ -35,7 +35,7 @@ class Emit(NamedTuple):
 
 
 class Authenticate(NamedTuple):
-    """Check the password of a client, and call `Session.authenticated` with the answer.
+    """Check the password of a client, and call `Session.authenticated` with the result.
 
     The client's frames wait meanwhile.
     """
@@ -62,7 +62,7 @@ Action = Send | Finish | Record | Emit | Authenticate | End
 
 
 class Actions(list[Action]):
-    """The actions of a session that are still to be performed: the one sink of all its parts."""
+    """The pending actions of a session; all of its parts append here."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""The bypass: frames that nobody wants go past the session, and are counted here afterwards.
+"""The bypass: frames that nobody wants skip the session, and are counted here afterwards.
 
-A native plane passes such frames on by itself while a direction is `clear`: nothing is to be done between two
-of them.  It also deals with frames on which the rules have told it their decision.  Before the session does
-anything it catches up with what went by.
+A native plane forwards such frames by itself while a direction is `clear`: the session has nothing to do
+between two of them.  It also applies decisions that the rules made in advance.  Before the session does
+anything it catches up on the frames that bypassed it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from natsproxy.wire.ops import Direction, Op
 class OpenPassed(NamedTuple):
     """A bypassed frame that is not complete: the session takes it over.
 
-    ordinal, out: its numbers on both legs.  size: its bytes, `missing` of which have not come.  data: the
-    others where they are recorded, else its control line.
+    ordinal, out: its numbers on both legs.  size: its bytes, `missing` of which have not come.  data: those
+    that have, where they are recorded, else its control line.
     """
 
     op: int
@@ -41,8 +41,8 @@ Passed = tuple[
     int,
     Iterable[tuple[int, int]],
 ]
-"""Frames, how many of them went on, bytes, frames by op, the fields of an `OpenPassed`, bytes that went on,
-and dropped frames by op."""
+"""Frames received, frames sent, bytes received, frames by op, the fields of an `OpenPassed`, bytes sent, and
+dropped frames by op."""
 
 
 class PassedFrames(Protocol):
@@ -54,7 +54,7 @@ class PassedFrames(Protocol):
 
 
 class Bypass:
-    """Decides when a plane may pass frames by itself, and counts them afterwards."""
+    """Decides when a plane may forward frames by itself, and counts them afterwards."""
 
     __slots__ = ("_connection", "_lifecycle", "_runner")
 
@@ -64,7 +64,7 @@ class Bypass:
         self._runner = runner
 
     def clear(self, direction: Direction) -> bool:
-        """Return whether unwanted frames may bypass the session: nothing is to be done between them."""
+        """Return whether unwanted frames may bypass the session: it has nothing to do between them."""
         phase, pipe = self._lifecycle.phase, self._connection.pipes[direction]
         return (
             (phase is Phase.READY or phase is Phase.CONNECTED)
@@ -102,7 +102,7 @@ class Bypass:
             self._runner.emit_fired()
 
     def leave(self, rests: tuple[bytes, bytes]) -> None:
-        """Take over the unfinished control lines of a plane that gives the legs back."""
+        """Take over the unfinished control lines from a plane that gives the legs back."""
         for pipe, rest in zip(self._connection.pipes, rests, strict=True):
             if rest:
                 pipe.in_bytes += len(rest)

@@ -1,4 +1,4 @@
-"""Reasons for which connections end: short names, the same in logs and captures."""
+"""Reasons why connections end: short names, the same in logs and captures."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ ALL: Final = (
 """All of them."""
 
 BY_SERVER: Final = (SERVER_CLOSED, SERVER_LOST)
-"""Ends by a server, which may take all of its connections."""
+"""Connections ended by their server, which may have ended all of its connections."""
 
 LOST: Final = {
     CLIENT_CLOSED: (CLIENT_LOST, CLIENT_PROTOCOL),
     SERVER_CLOSED: (SERVER_LOST, SERVER_PROTOCOL),
 }
-"""The same ends of a leg that was lost: its connection, or a layer over it, such as TLS."""
+"""The reasons in place of these where the leg was lost: its TCP connection, or a layer such as TLS."""

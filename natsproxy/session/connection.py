@@ -1,7 +1,7 @@
 """One connection: its two directions, its fences and subscriptions, and who its peers are.
 
-Each part owns its state, and is made here once.  What decides about frames works on them: the rules
-(`rule_runner.py`), the login, the operator's control, the session.  Rules see the connection as their `View`.
+Each part owns its state, and is created here.  The session, the rules (`rule_runner.py`), the login and the
+operator's control work on these parts.  Rules see the connection as their `View`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProxiedConnection:
 
     pipes: the two directions, c2s first.  awaited: the reply subjects of requests that have no answer yet, as
     the scanners keep them.  conn, ordinal: its number, in events and records, and among the accepted
-    connections.  key: the name by which rules and reports know it.  connect: the last CONNECT of the client,
+    connections.  key: its name in rules and reports.  connect: the last CONNECT of the client,
     or the defaults before it.  info: the last INFO of the server.  last_connect, last_info: the same as
     frames.  server_error: the text of an -ERR with which the server closes, "" for none.  subs: the live
     subscriptions by sid.
@@ -90,7 +90,7 @@ class ProxiedConnection:
         self.tls_subject = certificate.subject
 
     def client(self) -> dict[str, str]:
-        """Return who the client is, as the end of a connection is reported; unknown facts are empty."""
+        """Return who the client is, for the report of the connection's end; unknown facts are empty."""
         return {
             "name": self.connect.name,
             "user": self.connect.user or self.connect.nkey,
@@ -99,9 +99,9 @@ class ProxiedConnection:
         }
 
     def login(self) -> dict[str, str]:
-        """Return who the client is, as records have it: only what is known and was checked.
+        """Return who the client is, for records: only what is known and verified.
 
-        Where it logs in at the server itself, its user is in its CONNECT, and the server's to check.
+        The user of a client that logs in at the server itself is not: only the server checks it.
         """
         identity, who = self.settings.identity, self.client()
         if identity is None or not identity.logs_in:
@@ -112,7 +112,7 @@ class ProxiedConnection:
 
     @property
     def subs_version(self) -> int:
-        """A number that changes whenever a live subscription comes, goes or gets a limit."""
+        """A number that changes whenever a live subscription is added, is removed or gets a limit."""
         return self.subs.version
 
     def count_sid(self, sid: bytes) -> None:
@@ -120,7 +120,7 @@ class ProxiedConnection:
         self.subscriptions.count(sid)
 
     def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
-        """Want every message frame of exactly `subject`."""
+        """Have the scanner return every message frame of exactly `subject`."""
         self.pipes[direction].scanner.watch_subjects[subject] = need
 
     def unwatch_subject(self, direction: Direction, subject: bytes) -> None:

@@ -1,8 +1,8 @@
 """Operator control of one connection: suspend, pause, expel, drain.
 
-In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the place where the
-server has answered all bytes of the client.  From there the connection lasts until no answer to a request is
-due; the caller has the deadline.
+In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the point at which the
+server has processed all bytes of the client.  After that the connection stays open until no request is
+unanswered; the caller has the deadline.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Control:
         """Drop all messages of both directions from the next frame on, or pass them again.
 
         Both legs stay alive: PINGs are answered, by us where the server does not.  SUB, UNSUB, CONNECT, INFO
-        and -ERR pass: without them the two sides would disagree afterwards, for good.
+        and -ERR pass: without them the two sides would stay out of sync.
         """
         self._runner.suspend(now, on=on)
 
@@ -47,7 +47,7 @@ class Control:
         self._runner.pause(now, until=NEVER if lasts is None else now + lasts)
 
     def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
-        """End the connection with an -ERR for the client, behind the frame that it is getting."""
+        """End the connection with an -ERR for the client, after the frame that is being sent to it."""
         if not self._lifecycle.over:
             self._connection.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
             self._lifecycle.end(cause, detail)
@@ -69,8 +69,7 @@ class Control:
     def lame_duck(self, now: int) -> None:
         """Send the client an INFO in lame duck mode, as a server that is shutting down does.
 
-        Only a client that takes INFO at any time and has had its first PONG; a rule about INFO has the last
-        word on the INFO of clients.
+        Only if the client accepts INFO at any time and has had its first PONG, and no rule handles INFO.
         """
         connection, pipe = self._connection, self._connection.pipes[S2C]
         takes_info = self._lifecycle.phase is Phase.READY and connection.connect.protocol > 0
@@ -79,9 +78,9 @@ class Control:
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
 
     def drain(self, now: int, *, answers: bool = True) -> None:
-        """End the connection where the server has answered all that the client has sent so far.
+        """End the connection once the server has processed all that the client has sent so far.
 
-        answers: and once no answer to one of its requests is due.
+        answers: wait until its requests are answered, too.
         """
         if self._lifecycle.over or self._connection.pipes[C2S].unframed:
             return
@@ -98,8 +97,8 @@ class Control:
 
         The scanners keep them (`wire/awaited.py`).  The client can get an answer only on a live subscription,
         so a subject that matches none is forgotten: the client gave up.  A request whose reply subject a rule
-        rewrites is not waited for either: the table holds the client's spelling, its answer comes by the
-        server's, and cannot be recognized.
+        rewrites is not waited for either: the table has the client's subject, its answer comes on the
+        server's, and cannot be matched.
         """
         if self._lifecycle.phase is OVER:
             return frozenset()

@@ -1,8 +1,9 @@
-"""One direction of a session: bytes are scanned, go on, are held, and are recorded.
+"""One direction of a session: its bytes are scanned, forwarded, held and recorded.
 
-Role-blind: a pipe knows its direction only as a label.  Neighbouring frames that pass are gathered into one
-slice, sent and recorded once.  A frame whose payload is still coming is an *open* frame: its disposition was
-decided at its control line, its bytes follow as `Body`, its record is written when it ends.
+Both directions run the same code: a pipe uses its direction only as a label.  Adjacent frames that pass are
+batched into one slice, which is sent and recorded as a whole.  A frame whose payload is still coming is an
+*open* frame: it was decided on at its control line, its bytes follow as `Body`, its record is written when it
+ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OURS: Final = Origin()
 """The origin of injected bytes, or of bytes that are no frame: they have no record of their own."""
 _AS_IT_CAME: Final = Decision()
 _IN_PLACE: Final = (Op.PING, Op.PONG)
-"""The ops that keep their place whatever rules say: a PONG does not say to which PING it belongs."""
+"""The ops that rules never reorder: a PONG does not say to which PING it belongs."""
 _GREETINGS: Final = Interest((Clause(SECRET_OPS),))
 
 
@@ -56,9 +57,9 @@ class PipeContext:
 class OpenFrame:
     """A frame whose payload is still coming.
 
-    head_in, head_out: its first bytes as they came and as they went (None: they did not go).  secret: one of
-    the two makes a secret of both.  tail: the bytes since then, as far as they are recorded; cut: no more of
-    them are.  held: its place in the outbox, if it waits there.
+    head_in, head_out: its first bytes as received and as sent (None: not sent).  secret: one of the two is
+    secret, so both are redacted.  tail: the later bytes, as far as they are recorded; cut: no more of them
+    are.  held: its item in the outbox, if it waits there.
     """
 
     op: int
@@ -96,8 +97,8 @@ class DirectionRecords:
         return self._secrets.alert or (self.on and self._scanner.odd)
 
     def put(self, record: Frames, *, secret: bool = False) -> None:
-        """Redact a record and give it to the recorder; secret: another form of its frame is one."""
-        # The scanner has seen every frame of it: only where one was odd does each have to be looked at.
+        """Redact a record and give it to the recorder; secret: another form of its frame is secret."""
+        # The scanner has seen every frame of it: each needs inspection only where one was odd.
         if secret or self._scanner.odd or self._secrets.alert or needs_look(record):
             self._actions += map(Record, self._secrets.clean(record, secret=secret))
         else:
@@ -182,10 +183,10 @@ class DirectionRecords:
             self.put(record)
 
     def left(self, rest: bytes, first: int, now: int) -> None:
-        """Record bytes that were received and never scanned: maybe whole frames, and one that is cut."""
+        """Record bytes that were received and never scanned: whole frames, maybe, and a partial one."""
         if not self.on:
             return
-        # A scanner of its own: that of the direction has its limits, and stands somewhere else.
+        # A separate scanner: that of the direction has limits, and another position.
         scanner = Scanner(
             self._direction, _GREETINGS, line_limit=1 << 20, hold=NO_LIMIT, buffer_limit=NO_LIMIT
         )
@@ -206,9 +207,8 @@ class DirectionRecords:
 class Sender:
     """Sends the frames of one direction.
 
-    out_next: the ordinal of the next frame that goes out.  out_bytes: those that went.
-    surplus: by op, how many more frames went out than came in: less than none where some stayed.  Frames that
-    pass as they are cost it nothing.
+    out_next: the ordinal of the next frame that goes out.  out_bytes: the bytes sent.
+    surplus: by op, frames sent minus frames received; frames that pass unchanged do not touch it.
     """
 
     __slots__ = ("_actions", "_conn", "_direction", "_records", "out_bytes", "out_next", "outbox", "surplus")
@@ -248,7 +248,7 @@ class Sender:
             self.surplus[ops.bit_length() - 1] += sign * frames
 
     def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
-        """Send whole frames as they came, now or behind those that wait; first: the ordinal of the first."""
+        """Send whole frames unchanged, after those that wait; first: the ordinal of the first."""
         if self.outbox.active:
             self.hold(bytes(data), frames, ops, Origin(first, now), now)
             return
@@ -265,7 +265,7 @@ class Sender:
         self.outbox.put(Outgoing([data], frames, ops, origin, due))
 
     def put(self, data: bytes, frames: int, ops: int, origin: Origin, now: int) -> None:
-        """Send bytes behind those that wait."""
+        """Send bytes, after those that wait."""
         if self.outbox.active:
             self.outbox.put(Outgoing([data], frames, ops, origin, now))
         else:
@@ -286,7 +286,7 @@ class Sender:
         self.out_next += frames
 
     def finish(self, now: int) -> None:
-        """Half-close the direction behind the items that wait."""
+        """Half-close the direction, after the items that wait."""
         if self.outbox.active:
             self.outbox.put(Outgoing([], 0, 0, OURS, now, finish=True))
         else:
@@ -307,7 +307,7 @@ class Sender:
 
 
 class Deciding(NamedTuple):
-    """A frame on which the rules are about to decide, in steps.  ordinal: its number."""
+    """A frame whose decision the rules make in several steps.  ordinal: its number."""
 
     frame: Frame
     ordinal: int
@@ -320,11 +320,11 @@ class DirectionPipe:
     phase: see `phase.py`.  outbox: the items that wait.  swallowing: a rule swallows frames from here on.
     pending: a call reached its limit while the scanner had more.  waiting: its last frame is being checked;
     those behind it wait.  handled: the frames that the last call dealt with.  boundary_by: the time (ns) by
-    which a frame that keeps injections back must have ended.  unsent: held frames of a connection that is
-    gone, not yet recorded.  deciding: the frame on which a decision was begun and not made: those behind it
-    wait.  open: the frame whose payload is still coming.  later: frames of ours that wait
-    for its end.  owed: bytes that fences take, and the answers that wait for them.  unread: bytes of a
-    connection that is gone that came, and that no call has come to.
+    which a frame that injections wait for must have ended.  unsent: held frames of a connection that is
+    gone, not yet recorded.  deciding: the frame whose decision is not complete: those behind it wait.
+    open: the frame whose payload is still coming.  later: injected frames that wait for its end.  owed: bytes
+    of fences, and of the answers that wait for them.  unread: received bytes of a connection that is gone
+    that were never processed.
     """
 
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
@@ -365,7 +365,7 @@ class DirectionPipe:
 
     @property
     def passed_on(self) -> bool:
-        """True if the sender's stream is over, and all of its bytes that go on have gone."""
+        """True if the sender's stream is over, and everything to be forwarded was sent."""
         return self.ended and not (self.pending or self.outbox.bytes)
 
     @property
@@ -400,7 +400,7 @@ class DirectionPipe:
         self._frames, self._ops, self._first = frames, ops, first
 
     def flush(self, now: int) -> None:
-        """Send and record the frames that have been gathered."""
+        """Send and record the batched frames."""
         if self._changed:
             changed, self._changed = self._changed, []
             self.sender.write(b"".join(changed))
@@ -451,7 +451,7 @@ class DirectionPipe:
             self.records.stayed(frame.raw, frame, ordinal, now, cause)
 
     def replace(self, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
-        """Replace a frame by what a decision says, at its time.
+        """Send what a decision puts in the place of a frame, when it says so.
 
         Where the frame is not whole, its head is sent: what is missing follows.
         """
@@ -533,7 +533,7 @@ class DirectionPipe:
         if self.records.on:
             room = self._settings.record_frame_max - len(opened.head_in) - len(opened.tail)
             if self._budget.spent and len(opened.tail) + len(data) > SMALL:
-                opened.cut = True  # later bytes must not be glued to the ones that are here
+                opened.cut = True  # a record must not join bytes that were not adjacent
             if not opened.cut:
                 opened.tail += data[: max(0, room)]
         if segment.last:
@@ -545,9 +545,9 @@ class DirectionPipe:
                 self._boundary(now)
 
     def inject(self, raw: bytes, ops: int, now: int, cause: str) -> None:
-        """Inject frames here, or behind the frame that is half sent (see `boundary_by`).
+        """Inject frames here, or after the frame that is partly sent (see `boundary_by`).
 
-        A stream that is not framed has no place for them: they are dropped.
+        They are dropped if the stream is not framed: it has no known frame boundaries.
         """
         self.flush(now)
         if self.unframed:
@@ -577,7 +577,7 @@ class DirectionPipe:
         if opened is not None:
             self.records.open_ended(opened, now, Flags.CUT)
             if opened.held is not None:
-                # It is recorded now, and goes out as far as it came: it is no frame, and none is awaited.
+                # Recorded above; its bytes so far are sent, and do not count as a frame.
                 opened.held.origin, opened.held.frames, opened.held.open = OURS, 0, False
 
     def cut(self, rest: bytes, now: int) -> None:
@@ -592,7 +592,7 @@ class DirectionPipe:
     def abandon(self, now: int, limit: WorkLimit) -> None:
         """Record the frames of a lost connection that were read and not sent, up to the limit.
 
-        Bytes that no call has come to are as if they had not been read.
+        Bytes that no call has processed count as not read.
         """
         if self.deciding is not None:
             frame, ordinal, _ = self.deciding
@@ -616,20 +616,20 @@ class DirectionPipe:
 
     @property
     def position(self) -> int:
-        """The number of frames that go to the receiver before the next one; it never goes back."""
+        """The number of frames that go to the receiver before the next one; it never decreases."""
         gathered = self._frames + len(self._changed) + len(self.later)
         return self.sender.out_next + self.outbox.frames + gathered
 
     @property
     def mid_frame(self) -> bool:
-        """True if a frame is half sent, or may be: no frame of ours may go out now."""
+        """True if a frame is partly sent, or may be: nothing may be injected now."""
         return self.unframed or (self.open is not None and self.open.head_out is not None)
 
     @property
     def full(self) -> bool:
-        """True if the sender must wait: so much is held back, or its last frame is being checked."""
+        """True if reading must stop: too much is held back, or the last frame is being checked."""
         held = self.outbox.bytes + self.owed
-        most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs are to be read
+        most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs must still be read
         over = held > SMALL and (held > most or self._budget.spent)
         return over or self.waiting or self.outbox.conditions.stop_reading
 

@@ -1,15 +1,15 @@
-"""Owners of the PONGs that the server will send.
+"""Fences: PINGs that the proxy injects, and the FIFO that tells whose PONG the server sends.
 
 Theory
-1. PONGs carry no name, and the server answers PINGs in the order in which they came.  So a FIFO of owners
-   tells whose PONG it is.
-2. A PING of ours is a *fence*: where its PONG arrives, all that the server had to say about earlier frames
-   has arrived too.  An answer of ours, in the server's place, goes out there.
-3. Neighbours share one fence: the last one serves as long as nothing has gone to the server behind it, which
-   `DirectionPipe.position` tells.
-4. The client of a suspended connection is answered even by a server that has stopped: its fences go by
-   without their PONGs after a moment.  Where the server takes no bytes, its answers wait for that moment in a
-   fence without a PING (`Fences._unasked`).
+1. A PONG has no identifier, and the server answers PINGs in order.  So a FIFO of owners tells whose PONG
+   it is.
+2. An injected PING is a *fence*: when its PONG arrives, all responses of the server to earlier frames have
+   arrived too.  Answers that the proxy gives in the server's place are sent then.
+3. Adjacent frames share one fence: the last one is used again as long as nothing has gone to the server after
+   it, which `DirectionPipe.position` tells.
+4. The client of a suspended connection is answered even if the server has stopped: its fences pass without
+   their PONGs after a short time-out.  Where the server takes no bytes, the answers wait for that time-out in
+   a fence without a PING (`Fences._unasked`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from natsproxy.wire.ops import Op
 
 @dataclass(slots=True, eq=False)
 class Fence:
-    """A PING of ours, and the work to be done at its PONG.
+    """An injected PING, and the work to do when its PONG arrives.
 
-    position: that of the c2s pipe behind it.  cost: the bytes that it is counted for until its PONG.  answer:
-    frames for the client.  then: functions of the time.  end: the cause and detail with which the connection
-    ends there.  deadline: the time (ns) at which a fence with an `end`, or one of a suspended connection, is
-    over without a PONG.  drains: where that end is a drain's, it waits for the answers that are due
-    (`control.py`).  suspended: it has nothing but answers, and they go out at the deadline.
+    position: of the c2s pipe, after the PING.  cost: the bytes charged for it until its PONG.  answer: frames
+    for the client.  then: callbacks, given the time.  end: the cause and detail with which the connection
+    ends there.  deadline: the time (ns) at which a fence with an `end`, or one of a suspended connection,
+    passes without its PONG.  drains: the end is a drain's, and waits for unanswered requests (`control.py`).
+    suspended: it has only answers, and they go out at the deadline at the latest.
     """
 
     deadline: int
@@ -50,7 +50,7 @@ class Fence:
 
 
 _PATIENCE: Final = MILLISECOND * 100
-"""The time that a server has to answer the fence of a suspended client, whose answers then go out."""
+"""The time-out of a suspended client's fence: its answers go out then, PONG or not."""
 _NOBODY: Final[deque[Fence | None]] = deque()
 """Shared by connections without PINGs: an empty deque takes 760 bytes."""
 
@@ -70,7 +70,7 @@ class Fences:
         self._lifecycle = lifecycle
         self._timeout = timeout
         self._last: Fence | None = None
-        self._unasked: Fence | None = None  # behind all fences that may pass without their PONGs
+        self._unasked: Fence | None = None  # without a PING, after all others
         self._owners: deque[Fence | None] = _NOBODY
 
     def client_ping(self) -> None:
@@ -78,7 +78,7 @@ class Fences:
         self._own(None)
 
     def fence(self, now: int) -> Fence:
-        """Return a fence at this place of the c2s stream; neighbours share one."""
+        """Return a fence at this place of the c2s stream; adjacent frames share one."""
         # A PING for each answer would double the frames of a client whose publishes are all denied.
         last = self._shared()
         if last is None or last.suspended:
@@ -99,13 +99,13 @@ class Fences:
         return fence
 
     def then(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
-        """Run `work` at this place of the c2s stream; size: the bytes that it keeps until then."""
+        """Run `work` once the server has got to this place of the c2s stream; size: bytes held until then."""
         fence = self.fence(now)
         fence.then.append(work)
         self._charge(fence, size)
 
     def then_alone(self, work: Callable[[int], None], now: int, size: int = OVERHEAD) -> None:
-        """Run `work` at this place of the c2s stream, with a fence that nothing else shares."""
+        """Run `work` as `then` does, with a fence that nothing else shares."""
         self._last = None
         self.then(work, now, size)
         self._last = None
@@ -118,7 +118,7 @@ class Fences:
         return fence
 
     def answer_suspended(self, answer: bytes, now: int) -> None:
-        """Answer the client at this place of the c2s stream, or a moment later if the server does not."""
+        """Answer the client at this place of the c2s stream, or at a time-out if the server sends no PONG."""
         fence = self._unasked or self._shared()
         if fence is None or not fence.suspended:
             fence = Fence(now + _PATIENCE, suspended=True)
@@ -130,13 +130,13 @@ class Fences:
         self._charge(fence, len(answer))
 
     def _charge(self, fence: Fence, size: int) -> None:
-        # A client that does not read keeps the PONGs back, and could make fences without end.
+        # A client that does not read delays the PONGs, and could create fences without limit.
         fence.cost += size
         self._c2s.owed += size
 
     def end_here(self, answer: bytes, cause: str, detail: str, now: int) -> None:
         """End the connection at this place of the c2s stream; answer: frames for the client, or none."""
-        if self._lifecycle.shut:  # the server has not been asked anything, and must not be
+        if self._lifecycle.shut:  # nothing may go to the server yet, a fence neither
             if answer:
                 self._s2c.inject(answer, Op.ERR.bit, now, "proxy")
             self._lifecycle.end(cause, detail)
@@ -173,7 +173,7 @@ class Fences:
         if fence.end is None:
             return
         if fence.drains and fence.end[0] == close_reasons.DRAINED:
-            # Without an end the fence has no deadline any more: the one who drains has it.
+            # Without an end the fence has no deadline any more: the caller of the drain has one.
             self._lifecycle.drained, fence.end = fence.end, None
         else:
             self._lifecycle.end(*fence.end)
@@ -185,7 +185,7 @@ class Fences:
                 self.pass_(fence, now)
 
     def deadlines(self) -> list[int]:
-        """Return the deadlines (ns) of fences that do not wait for their PONGs for ever."""
+        """Return the deadlines (ns) of fences that may pass without their PONGs."""
         if not (self._owners or self._unasked):
             return []
         return [fence.deadline for fence in self._timed()]

@@ -1,10 +1,10 @@
-"""The identity of the proxy: its own login at the server, and what it asks of clients in return.
+"""The identity of the proxy: its own login at the server, and how it authenticates clients then.
 
 Theory
 1. Without one, a client logs in at the server itself: its credentials and the server's nonce pass unchanged.
 2. With credentials of its own the proxy takes the client's out of each CONNECT and puts its own in.  Clients
    see no nonce, and `auth_required` says what the proxy asks for.
-3. Independent of that, a key signs the nonce as that of a trusted proxy (`proxy_sig`, ADR-55).
+3. Independently, the key of a trusted proxy signs the nonce (`proxy_sig`, ADR-55).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from natsproxy.protocol.credentials import Credentials, KeyPair
 class Certificate(NamedTuple):
     """The verified certificate of a client.
 
-    subject: as nats-server writes it, "" without a certificate.  names: that it may be a user by.
+    subject: as nats-server writes it, "" without a certificate.  names: those that may identify a user.
     """
 
     subject: str = ""
@@ -34,9 +34,9 @@ NO_CERTIFICATE: Final = Certificate()
 class Identity:
     """The identity of the proxy.
 
-    credentials: its own; None: clients bring theirs.  clients: how it knows its clients, then: "users" (a
-    table of passwords), "certificate" (one that the listener has verified) or "none".  users: those that
-    certificates may stand for; None: any certificate will do.  key: that of a trusted proxy, or None.
+    credentials: its own; None: clients log in with theirs.  clients: how it authenticates clients otherwise:
+    "users" (a table of passwords), "certificate" (one that the listener has verified) or "none".  users:
+    those that certificates may identify; None: any certificate will do.  key: of a trusted proxy, or None.
     """
 
     credentials: Credentials | None = None
@@ -46,16 +46,16 @@ class Identity:
 
     @property
     def logs_in(self) -> bool:
-        """True if clients do not log in at the server themselves."""
+        """True if the proxy logs in at the server in place of its clients."""
         return self.credentials is not None
 
     @property
     def asks(self) -> bool:
-        """True if a client must prove to the proxy who it is."""
+        """True if clients must authenticate to the proxy."""
         return self.logs_in and self.clients != "none"
 
     def user_of(self, certificate: Certificate) -> str:
-        """Return the user that a certificate stands for: the first of its names that is one; "" for none."""
+        """Return the user that a certificate identifies: the first of its names that is one; "" for none."""
         return next((name for name in certificate.names if name in (self.users or ())), "")
 
     def info_edits(self) -> tuple[set[str], dict[str, Any]]:

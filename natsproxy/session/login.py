@@ -1,15 +1,15 @@
 """The login of a client: the greeting of its server, its CONNECT, and what it may send before.
 
 Theory
-1. Clients learn addresses from INFO and dial them later, so every INFO is rewritten: under "strip" the
-   gossip goes, under "self" the proxy's own addresses take its place, under "pass" it stays.  Its TLS fields
+1. Clients learn addresses from INFO and dial them later, so every INFO is rewritten: "strip" removes the
+   addresses of the cluster, "self" puts the proxy's own in their place, "pass" keeps them.  The TLS fields
    are those of the client leg.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in
    itself (`identity.py`).
-2. A client that must prove who it is gets nothing through before that: its first frame is CONNECT, and behind
-   a CONNECT that is being checked its bytes wait.  The check itself takes a thread and 50 to 100 ms, so it is
-   an action (`Authenticate`), and `answered` goes on with the answer.  Each CONNECT is checked: nats-server
-   takes a second one, and merges it over the first.
-3. Between its CONNECT and its first PONG a client expects nothing else: INFOs that come then are kept back.
+2. Nothing is forwarded from a client that must authenticate before it has: its first frame must be CONNECT,
+   and its later bytes wait while that is checked.  The check takes 50 to 100 ms in a thread, so it is an
+   action (`Authenticate`), and `answered` continues with the result.  Each CONNECT is checked: nats-server
+   accepts a second one, and merges it over the first.
+3. Between its CONNECT and its first PONG a client expects nothing else: INFOs that come then are held back.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Login:
         if lifecycle.phase is Phase.REFUSED:
             pipe.drop(frame, ordinal, now, "proxy")
             return
-        # Its own record: secrets are taken out of it before it is written.
+        # CONNECT gets a record of its own: secrets are taken out of it before it is written.
         pipe.flush(now)
         self._runner.bind(now)
         self._set_hold()
@@ -138,7 +138,7 @@ class Login:
         scanner.max_payload = most
 
     def _known(self, connect: Connect) -> Connect:
-        """Return the options of a client with the user that was checked, for rules go by it."""
+        """Return the options of a client with its verified user, which rules match on."""
         identity = self._identity
         if identity is None or not identity.logs_in:
             return connect
@@ -173,14 +173,14 @@ class Login:
         return "the client's certificate stands for no user"
 
     def answered(self, refusal: str | None, now: int) -> None:
-        """Go on with the CONNECT of an `Authenticate`.  refusal: the reason against it, None for none."""
+        """Continue with the CONNECT of an `Authenticate`.  refusal: why it is refused, None if it is not."""
         connection = self._connection
         if self._unchecked is None or self._lifecycle.over:
             return
         (frame, ordinal, connect), pipe = self._let_go(self._unchecked), connection.pipes[C2S]
         pipe.waiting = False
         if refusal is not None:
-            # For the log; the rules see nothing of it any more.  The reason names the user that it is not.
+            # For the log only: the rules do not see it.  The reason names the user that was claimed.
             known = connection.connect
             connection.introduce(connect._replace(user=known.user, nkey=known.nkey))
             self._refuse(pipe, frame, ordinal, refusal, now)
@@ -223,7 +223,7 @@ class Login:
         except ValueError as error:
             lifecycle.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return
-        # The INFO behind the first PONG names the account; those of later news do not.
+        # The INFO after the first PONG names the account; later ones do not.
         account = info.remote_account or connection.info.remote_account
         connection.info = info if account == info.remote_account else info._replace(remote_account=account)
         self._heard(connection.conn, connection.info)
@@ -255,7 +255,7 @@ class Login:
             oldest, place = self._held_infos.pop(0)
             pipe.sender.surplus[oldest.op] += 1
             pipe.drop(oldest, place, now, "proxy")
-        # A frame of its own bytes: the other one keeps its whole read in memory.
+        # A copy: the frame itself would keep its whole read in memory.
         self._held_infos.append((head(frame.raw, S2C) or frame, ordinal))
         pipe.sender.surplus[frame.op] -= 1
 
@@ -322,7 +322,7 @@ class Login:
         return True
 
     def end_if_stalled(self, now: int) -> None:
-        """End a connection whose client has had its INFO and says nothing in time, as the server does."""
+        """End a connection whose client sends no frame in time after INFO, as the server does."""
         if self.speak_by is None or self.speak_by > now:
             return
         self.speak_by = None

@@ -1,9 +1,9 @@
 """Held bytes of one direction: delays, reordering, and slow links.
 
-Law: order belongs to the direction.  An item waits for its own time and for all items before it, unless it
-may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), behind which
-everything waits.  The outbox is in use only while items wait, the link has conditions, or the peer takes no
-bytes; its bytes are counted, and above a limit their sender is no longer read.
+Each direction keeps its order: an item is sent when it is due and all items before it were sent, unless it
+may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), which delays
+everything after it.  The outbox is in use only while items wait, the link has conditions, or the peer takes
+no bytes; its bytes are counted, and above a limit their sender is no longer read.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _NO_ITEMS: Final[deque[Outgoing]] = deque()
 _NO_BYTES: Final[deque[memoryview]] = deque()
 _NO_HEAP: Final[list[tuple[int, int, Outgoing]]] = []
 OVERHEAD = 400
-"""Bytes that an item takes beside its data: a frame of ten bytes must not be held for the price of ten."""
+"""The memory that an item takes beside its data, bytes: counted too, since small frames are mostly that."""
 _PART: Final = 4096  # shorter parts of an open item are joined: a peer may send its payload byte by byte
 
 
 class Origin(NamedTuple):
-    """The origin of frames that go out, as their record has it; the default is a frame of ours.
+    """The origin of frames that go out, for their record; the default is an injected frame.
 
-    first, t: the ordinal of the first and their time on the other leg, None where they did not come so.
-    of: the ordinal of the frame in whose place they go.  cause: the rule, or "proxy".  secret: another form
-    of the frame is one.
+    first, t: the ordinal of the first and their time on the other leg, None if they were not received so.
+    of: the ordinal of the frame that they replace.  cause: the rule, or "proxy".  secret: another form of the
+    frame is secret.
     """
 
     first: int | None = None
@@ -46,9 +46,9 @@ class Origin(NamedTuple):
 class Outgoing:
     """Bytes that wait to be sent.
 
-    due: the earliest time (ns).  overtake: those behind need not wait.  defer: the number of frames that go
-    ahead.  open: more data is to come.  finish: half-close here.  gone: they were sent, and a heap still has
-    them.  size: bytes that they are counted for.
+    due: the earliest time (ns).  overtake: later items need not wait for it.  defer: the number of frames
+    that go ahead.  open: more data is to come.  finish: half-close here.  gone: it was sent, and is still in
+    a heap.  size: the bytes that are counted for it.
     """
 
     parts: list[bytes]
@@ -67,8 +67,8 @@ class Outgoing:
 class Outbox:
     """The queue of one direction.
 
-    blocked: the peer takes no bytes for now, and nothing is released.  bytes: those that wait, and what
-    keeping them costs.  frames: those that wait.
+    blocked: the peer takes no bytes for now, and nothing is released.  bytes: those that wait, with
+    `OVERHEAD`.  frames: those that wait.
     """
 
     def __init__(self) -> None:
@@ -76,10 +76,10 @@ class Outbox:
         self.blocked = False
         self.bytes = self.frames = 0
         self._queue: deque[Outgoing] = _NO_ITEMS
-        self._aside = 0  # how many items may be overtaken: they are sent when due, wherever the queue is
-        self._number = 0  # of the next of them
+        self._aside = 0  # items that may be overtaken: they are sent when due, whatever the queue holds
+        self._number = 0  # the sequence number of the next of them
         self._by_time = self._by_count = _NO_HEAP  # heaps of them; an item may be in both
-        self._went = 0  # how many frames went by, for deferred items
+        self._went = 0  # frames released, for deferred items
         self._carry: deque[memoryview] = _NO_BYTES  # released frames that the slow link has not taken yet
         self._credit_at = 0  # when the link is free for the next slice
 
@@ -100,7 +100,7 @@ class Outbox:
     def put(self, item: Outgoing) -> None:
         """Queue an item behind the others."""
         item.size = sum(map(len, item.parts)) + OVERHEAD
-        # The delay of the link counts from the end of those of the rules: they add up.
+        # The delay of the link is added to that of other rules.
         item.due += self.conditions.delay
         self.bytes += item.size
         self.frames += item.frames
@@ -139,10 +139,10 @@ class Outbox:
             yield item
             self._went += item.frames
             if self._by_count and self._by_count[0][0] <= self._went:
-                self._ripen()
+                self._end_deferral()
                 yield from self._overtaking(now, stop)
 
-    def _ripen(self) -> None:
+    def _end_deferral(self) -> None:
         """Make deferred items due that have waited for their count of frames."""
         while self._by_count and self._by_count[0][0] <= self._went:
             _, number, item = heappop(self._by_count)
@@ -164,11 +164,11 @@ class Outbox:
             self.bytes -= item.size
             self.frames -= item.frames
             yield item
-            item.parts = []  # another heap may still know it
+            item.parts = []  # the other heap may still hold the item
         for entry in waiting:
             heappush(self._by_time, entry)
         for heap in (self._by_time, self._by_count):
-            # Not only where nothing is aside: under steady traffic that never comes.
+            # Not only when none is left: under steady traffic that never happens.
             if len(heap) > 4 * self._aside + 64:
                 heap[:] = [entry for entry in heap if not entry[2].gone]
                 heapify(heap)

@@ -32,7 +32,7 @@ class Phase(Enum):
     REFUSED = auto()
     """The server's INFO says that no client can be served through the proxy."""
     OVER = auto()
-    """The end has been asked for."""
+    """The end was requested."""
 
 
 class PhaseEvent(Enum):
@@ -106,7 +106,7 @@ PIPE_TRANSITIONS: Final[dict[PipePhase, dict[PipeEvent, PipePhase]]] = {
     PipePhase.UNFRAMED_ENDED: {},
 }
 
-# Constants, because the look-up of a member in its class shows where it is done for each frame or read.
+# Constants: looking a member up in its class is measurable where it is done for each frame or read.
 OVER: Final = Phase.OVER
 REFUSED: Final = Phase.REFUSED
 UNFRAMED: Final = PipePhase.UNFRAMED
@@ -118,8 +118,8 @@ class Lifecycle:
     """The life cycle of one connection: its phase, and its end.
 
     conn: its number, in events.  shut: nothing of the client may go to the server yet, because it has not
-    shown who it is.  drained: the cause and detail with which the connection ends once no answer is due, None
-    while it is not being drained.
+    authenticated.  drained: the cause and detail with which the connection ends once no request is
+    unanswered, None while it is not being drained.
     """
 
     __slots__ = ("_actions", "conn", "drained", "phase", "shut")
@@ -133,7 +133,7 @@ class Lifecycle:
 
     @property
     def over(self) -> bool:
-        """True if the end has been asked for."""
+        """True if the end was requested."""
         return self.phase is OVER
 
     def step(self, event: PhaseEvent) -> None:
@@ -141,7 +141,7 @@ class Lifecycle:
         self.phase = TRANSITIONS[self.phase].get(event, self.phase)
 
     def end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
-        """Ask for the end of the connection; the first cause is the one that counts."""
+        """Request the end of the connection; the first cause is the one that counts."""
         if self.phase is not OVER:
             self.step(PhaseEvent.END)
             self._actions.append(End(cause, detail, reset))

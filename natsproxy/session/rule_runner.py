@@ -1,7 +1,7 @@
-"""The rules of one connection at work: asked about frames, and their decisions carried out.
+"""Runs the rules of one connection: asks them about frames and carries out their decisions.
 
 Rules return decisions and never write to a socket; this module turns a decision into sends, holds, fences,
-records and events, and keeps the subscriptions in step with it.  Link rules, and an operator, set the
+records and events, and updates the subscriptions accordingly.  Link rules, and an operator, set the
 conditions of the two directions.  A rule that fails ends this connection and no other.
 """
 
@@ -35,7 +35,7 @@ from natsproxy.wire.ops import C2S, OPS, S2C, Op
 from natsproxy.wire.scanner import byte_table
 
 NEVER: Final = 1 << 63
-"""A time (ns) that does not come."""
+"""A time (ns) that never comes."""
 
 
 class _Coming(NamedTuple):
@@ -50,8 +50,8 @@ class RuleRunner:
     """Asks the rules of one connection and carries out their decisions.
 
     chain: the loaded rules of the proxy.  rules: those of them that apply to this connection.  next_due: the
-    time (ns) at which a link condition changes, None for never.  suspended, paused_until: the conditions that
-    an operator has asked for; messages are lost, and nothing is read until then (ns).
+    time (ns) at which a link condition changes, None for never.  suspended: messages are dropped, by order of
+    an operator.  paused_until: nothing is read until then (ns), by the same.
     """
 
     __slots__ = (
@@ -94,7 +94,7 @@ class RuleRunner:
             self._lifecycle.end(close_reasons.RULE_FAILED, str(error))
             return
         self._listen()
-        # Before subscriptions are made anew: one that is revoked must not be.
+        # Before resubscribing: revoked subscriptions must not be subscribed again.
         self._revoke(self.rules.revoked, now)
         self.update_conditions(now)
         if self.rules is not before and self.rules.resubscribed and not self._lifecycle.over:
@@ -141,9 +141,9 @@ class RuleRunner:
             if now < self.paused_until:
                 conditions = (conditions or PLAIN)._replace(stop_reading=True)
             if conditions is None or conditions == LinkConditions():
-                conditions = PLAIN  # itself, not its equal: the outbox asks `is` on the hot path
+                conditions = PLAIN  # the same object: the outbox compares by identity on the hot path
             if conditions is not pipe.outbox.conditions:
-                pipe.flush(now)  # the frames before this one go out under the conditions of their time
+                pipe.flush(now)  # earlier frames go out under the earlier conditions
                 pipe.outbox.conditions = conditions
             pipe.swallowing = pipe.outbox.conditions.swallow or self.suspended
             if pipe.direction == S2C:
@@ -242,13 +242,13 @@ class RuleRunner:
             answer += encode.OK
         if answer:
             self._answer(pipe, answer, now)
-        # Last: a link that stops or swallows does so behind this frame, not before it.
+        # Last: a link that stops or swallows does so after this frame.
         if decision.conditions_changed:
             self.update_conditions(now)
 
     def _emit_numbered(self, firings: tuple[Firing, ...], ordinal: int) -> None:
         for f in firings:
-            # A new one by position: `dataclasses.replace` costs more than all else here.
+            # By position: `dataclasses.replace` would cost more than all else here.
             numbered = Firing(
                 f.t,
                 f.conn,
@@ -274,9 +274,9 @@ class RuleRunner:
     def keep_in_step(
         self, pipe: DirectionPipe, frame: Frame, passes: bool, upstream: bytes | None, now: int
     ) -> None:
-        """Keep fences, awaited answers and subscriptions in step with a frame that passes or not.
+        """Update fences, awaited answers and subscriptions for a frame that passes or not.
 
-        upstream: the subject of a SUB for the server, if it is another.
+        upstream: the subject of a SUB for the server, if a rule rewrites it.
         """
         if pipe.direction == C2S:
             if frame.op == Op.PING and passes:
@@ -303,7 +303,7 @@ class RuleRunner:
         if reset:
             self._lifecycle.end(close_reasons.RULE, cause, reset=True)
         elif pipe.direction == C2S and raw:
-            # In the server's order: behind all that it has to say of earlier frames.
+            # In the server's order: after its responses to earlier frames.
             self._fences.answer(raw, now).end = (close_reasons.RULE, cause)
             pipe.step(PipeEvent.END)
         else:

@@ -4,13 +4,13 @@ Theory
 1. Each direction is a `DirectionPipe` with a scanner.  The session gives meaning to the few ops that carry
    state (`HANDLERS`), asks the rules about the frames they want, and lets `RuleRunner` carry decisions out.
 2. Answers of ours to the client take the server's place in the server's order: the answered frame is replaced
-   upstream by a fence, and the answer goes out where the fence's PONG arrives (`fences.py`).  So neither
+   upstream by a fence, and the answer is sent when the fence's PONG arrives (`fences.py`).  So neither
    verbose nor pedantic mode needs any counting.
-3. Nothing of ours goes out inside a frame; nothing asynchronous of ours reaches the client between its
-   CONNECT and its first PONG (`login.py`); nothing that cannot be framed goes on, unless configured: the
-   client gets the answer that nats-server would give, at the same place.
-4. The end of the client's stream goes on to the server, which then ends its own.  The end of the server's
-   stream ends the connection, behind the frames that still wait for the client.
+3. Nothing is injected inside a frame; nothing asynchronous is injected for the client between its CONNECT
+   and its first PONG (`login.py`); bytes that cannot be framed are not forwarded, unless configured: the
+   client gets the error that nats-server would send, at the same place.
+4. The end of the client's stream is forwarded to the server, which then ends its own.  The end of the
+   server's stream ends the connection, after the frames that still wait for the client.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from natsproxy.wire.frames import Body, Frame, FramingFault, Malformed, Opaque, 
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction, Op
 
 SHORT: Final = 4_096
-"""The bytes of a read whose first frames, `TOGETHER` of them, go on in one write, as some clients expect."""
+"""Reads up to this size (bytes) send their first `TOGETHER` frames in one write: some clients expect it."""
 TOGETHER: Final = 16
 LONG: Final = 16_384
-"""The bytes of headers from which on a decision is made in steps."""
-MOST: Final = 1024  # neighbouring frames that are dealt with together
-MOST_LINES: Final = 256  # the same of subscriptions
-_CONNECT: Final = b"Cc"  # the only first byte that nats-server takes from a client that has to log in
+"""The decision on a frame with more bytes of headers is made in steps."""
+MOST: Final = 1024  # adjacent frames in one batch
+MOST_LINES: Final = 256  # adjacent SUB and UNSUB lines in one batch
+_CONNECT: Final = b"Cc"  # the first bytes that nats-server accepts from a client that has to log in
 _OP: Final = 4  # the index of `Frame.op`: the look-up by name costs twice as much
 _ANSWERS: Final = {
     FramingFault.UNKNOWN_OP: "Unknown Protocol Operation",
@@ -73,7 +73,7 @@ _ANSWERS: Final = {
     FramingFault.LINE_TOO_LONG: "maximum control line exceeded",
     FramingFault.SILENT: None,
 }
-"""The text of nats-server's -ERR by fault of a stream; None where it closes without one."""
+"""The text of nats-server's -ERR by framing fault; None where it closes without one."""
 
 
 class Session:
@@ -81,7 +81,7 @@ class Session:
 
     connection: its parts, and what is known of its peers.  pipes: its two directions, c2s first; a relay
     reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: applies the rules.
-    control: what an operator may do.  bypass: lets frames go past.
+    control: the operator's commands.  bypass: lets frames skip the session.
     conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
     records are made from the start.  hooks: the functions of the proxy that it calls.
     """
@@ -139,7 +139,7 @@ class Session:
         return any(pipe.unsent for pipe in self.pipes)
 
     def counts(self) -> dict[str, int]:
-        """Return the bytes and frames that came, by direction, as the end of a connection is recorded."""
+        """Return the received bytes and frames by direction, for the record of the connection's end."""
         c2s, s2c = self.pipes
         return {
             "c2s_bytes": c2s.in_bytes,
@@ -160,7 +160,7 @@ class Session:
         return Traffic(numbers)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the state of the connection, without secrets, as a preamble of a capture holds it.
+        """Return the state of the connection, without secrets, for the preamble of a capture.
 
         info, connect: the last INFO and CONNECT.  subs: sid, subject, queue, max and delivered of each live
         subscription.  ordinals: the number of the next frame by direction and leg.  open: who the client is.
@@ -186,7 +186,7 @@ class Session:
         """Make records from the next frame on, or stop making them."""
         for pipe in self.pipes:
             if pipe.open is not None and pipe.records.on != on:
-                pipe.open.cut = True  # what comes now must not be glued to what was recorded of it
+                pipe.open.cut = True  # a record must not join bytes that were not adjacent
             pipe.records.on = on
 
     def take_actions(self) -> list[Action]:
@@ -209,7 +209,7 @@ class Session:
         pipe.in_bytes += len(data)
         if self._lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
-        # Only the first bytes of a client: behind them, the same bytes may be part of a payload.
+        # Only the first bytes of a client: later, the same bytes may be part of a payload.
         if direction == C2S and pipe.in_bytes == len(data) and self._login.turn_away(data, now):
             return self.take_actions()
         if pipe.phase is UNFRAMED:
@@ -228,7 +228,7 @@ class Session:
             self._scan(pipe, now, limit, TOGETHER if 0 < len(data) <= SHORT else 0)
         pipe.flush(now)
         self.runner.emit_fired()
-        # Both: a frame of one direction may put an answer of ours into the other.
+        # Both: a frame of one direction may inject an answer into the other.
         for each in self.pipes:
             each.charge()
         if self.connection.secrets.alert:
@@ -249,7 +249,7 @@ class Session:
             return
         is_connect = isinstance(segment, Frame) and segment.op == Op.CONNECT
         if isinstance(segment, Frame) and is_connect:
-            # Of a client that is turned away too: the log names it, and its connection key counts.
+            # Even if the client is turned away: the log names it, and its connection key counts.
             self._login.connect(pipe, segment, first, now)
         elif isinstance(segment, Frame):
             pipe.drop(segment, first, now, "proxy")
@@ -265,7 +265,7 @@ class Session:
             self._login.refuse_early(pipe, now)
 
     def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit, least: int) -> None:
-        """Handle the scanner's segments until it wants more bytes or the limit is reached.
+        """Handle the scanner's segments until it needs more bytes or the limit is reached.
 
         least: the frames that are handled however long they take.
         """
@@ -288,7 +288,7 @@ class Session:
                     if segment.op in SUBSCRIPTION_OPS:
                         self._subscription_lines(pipe, now, stop - scanner.ordinal)
                 else:
-                    self._neighbours(pipe, segment, first, now, limit)
+                    self._handle_batch(pipe, segment, first, now, limit)
             elif isinstance(segment, Body):
                 pipe.body(segment, now)
             elif isinstance(segment, Malformed):
@@ -297,7 +297,7 @@ class Session:
                 self._opaque(pipe, segment, now)
             if lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
                 break
-            # Not `first` plus the frames taken: `_neighbours` may have given some back.
+            # Not `first` plus the frames taken: `_handle_batch` may have given some back.
             first = scanner.ordinal
             over = (
                 first >= stop
@@ -375,9 +375,11 @@ class Session:
             self._subscriptions.note_lines(lines)
             pipe.pass_(run, first, now)
 
-    # -- neighbours, on which the rules decide together
+    # -- adjacent frames, decided on in batches
 
-    def _neighbours(self, pipe: DirectionPipe, frame: Frame, first: int, now: int, limit: WorkLimit) -> None:
+    def _handle_batch(
+        self, pipe: DirectionPipe, frame: Frame, first: int, now: int, limit: WorkLimit
+    ) -> None:
         """Handle a whole message frame, whose ordinal is `first`, with the adjacent ones."""
         at = 0
         frames = [frame, *pipe.scanner.more(MOST)]
@@ -436,10 +438,10 @@ class Session:
         return False
 
     def _on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Refuse a payload that is too large for the server, in its place and at the control line.
+        """Refuse a payload above the server's max_payload, in the server's place, at the control line.
 
-        The server would get only part of a frame that rules look at; a frame that none of them wants is its
-        own to refuse.
+        Only where rules look at the frame, since the server would not get all of it; other frames are refused
+        by the server itself.
         """
         most = self.connection.info.max_payload
         if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connection.connect.headers):
@@ -448,7 +450,7 @@ class Session:
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         pipe.step(PipeEvent.END)
-        why = f"a payload of {frame.size} bytes; the server takes {most}"
+        why = f"a payload of {frame.size} bytes exceeds the server's max_payload of {most}"
         self._fences.end_here(err_frame(MAX_PAYLOAD.text), close_reasons.CLIENT_PROTOCOL, why, now)
         return False
 
@@ -484,7 +486,7 @@ class Session:
         return False
 
     def _on_err(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Note which subscription an -ERR takes away, or why the server will close."""
+        """Note which subscription an -ERR ends, or why the server will close."""
         text = err_text(frame.args)
         error = classify(text)
         if error.kind.closes or error.kind is OTHER:
@@ -515,16 +517,16 @@ class Session:
         self._answer_oks(pipe, run.frames, now)
 
     def _swallow(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Swallow a message, or answer a PING in the server's place; return whether the frame was one.
+        """Swallow a message, or answer a PING in the server's place; return whether the frame was either.
 
-        What changes the state of the connection passes: both sides are to agree on it afterwards.
+        Frames that change the state of the connection pass: both sides must stay in sync.
         """
         if frame.op in MESSAGE_OPS:
             self._subscriptions.lost(frame)
             pipe.drop(frame, ordinal, now, "swallow")
             self._answer_oks(pipe, 1, now)
             return True
-        # The first one waits for the server: it asks whether the login is good.
+        # The first PING goes to the server: its PONG says that the login is good.
         if pipe.direction == C2S and frame.op == Op.PING and self._lifecycle.phase is Phase.READY:
             pipe.drop(frame, ordinal, now, "swallow")
             self._fences.answer_suspended(encode.PONG, now)
@@ -547,25 +549,25 @@ class Session:
         elif self.connection.settings.unparsed == "pass" and not (
             self.runner.chain.guards or self._lifecycle.shut
         ):
-            self._lifecycle.notice("warning", f"passing what is not NATS: {where}", now)
+            self._lifecycle.notice("warning", f"client stream is not NATS, passing it unparsed: {where}", now)
             pipe.step(PipeEvent.UNFRAME)
             pipe.pass_unframed(pipe.scanner.rest(), now)
         elif bad.streaming:
-            # The server stands where we stand, waiting for CRLF: the same wrong bytes get its own answer.
+            # The server is waiting for CRLF too: it gets the same wrong bytes, and answers them itself.
             pipe.cut(bad.buffer[bad.start : bad.end], now)
             self._lifecycle.notice("warning", where, now)
         else:
-            # Its -ERR goes out where the server's would: behind the replies to all earlier frames.
+            # The -ERR goes out where the server's would: after the replies to all earlier frames.
             pipe.step(PipeEvent.END)
             text = _ANSWERS[bad.fault]
             answer = b"" if text is None else encode.err(text)
             self._fences.end_here(answer, close_reasons.CLIENT_PROTOCOL, where, now)
 
     def _opaque(self, pipe: DirectionPipe, segment: Opaque, now: int) -> None:
-        """Pass the server's stream unread from an unknown operation on, unless a rule needs it."""
+        """Pass the server's stream unparsed from an unknown operation on, unless a rule needs it."""
         if self._refuse_unframed():
             return
-        text = "the server sent an operation that natsproxy does not know: passing its stream unread"
+        text = "unknown operation from the server: passing its stream unparsed"
         self._lifecycle.notice("warning", text, now)
         pipe.step(PipeEvent.UNFRAME)
         pipe.pass_unframed(segment.buffer[segment.start : segment.end], now)
@@ -574,7 +576,7 @@ class Session:
         """End the connection if a rule needs the server's stream, which is no longer framed; return that."""
         needed = self.runner.chain.guards or bool(self.runner.rules.interest[S2C].clauses)
         if needed:
-            text = "the server sent an operation that no rule can judge"
+            text = "unknown operation from the server: rules cannot be applied to its stream"
             self._lifecycle.end(close_reasons.SERVER_PROTOCOL, text)
         return needed
 
@@ -624,7 +626,7 @@ class Session:
         if lifecycle.phase is REFUSED:
             lifecycle.end(close_reasons.REFUSED, self._login.refusal or "")
         elif error:
-            # A client that closes because of it does not make it the client's doing.
+            # The server is the cause even if the client closes because of it.
             identity = self.connection.settings.identity
             ours = identity is not None and identity.logs_in
             whom = " to natsproxy's own login" if ours and error == AUTHORIZATION.text else ""
@@ -658,7 +660,7 @@ class Session:
         self._fences.pass_overdue(now)
         for pipe in self.pipes:
             if pipe.boundary_by is not None and pipe.boundary_by <= now:
-                text = f"{pipe.direction.label}: a frame began and did not end in time"
+                text = f"{pipe.direction.label}: a frame was not completed in time"
                 lifecycle.end(close_reasons.MID_FRAME, text)
         self._end_if_sent()
         self.control.end_if_answered()  # a rule may have kept the last answer back until now
@@ -684,7 +686,7 @@ class Session:
         return self.take_actions()
 
     def stop(self) -> None:
-        """Note that the connection is gone: only `closed` returns anything from here on."""
+        """Note that the connection is gone: from now on only `closed` returns actions."""
         self._lifecycle.step(PhaseEvent.END)
 
     def swap(self, chain: Chain, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
@@ -692,7 +694,7 @@ class Session:
 
         Where the limit is reached first, `chain` is still the old one: the next call goes on from there.
         """
-        # A frame that is being decided on is decided on by the rules that have begun it.
+        # A decision in progress is completed by the rules that began it.
         if not self.over and not any(pipe.deciding for pipe in self.pipes):
             self.runner.swap(chain, now, limit)
         if self.runner.chain is chain and self.pipes[S2C].unframed:
@@ -700,7 +702,7 @@ class Session:
         return self.take_actions()
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
-        """Call `then` where the server has answered all that the client has sent so far."""
+        """Call `then` once the server has processed all that the client has sent so far."""
         if self.over or self._lifecycle.shut or self.pipes[C2S].mid_frame:
             then(now)
         else:

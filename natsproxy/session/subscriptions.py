@@ -4,14 +4,14 @@ Theory
 1. A SUB with a live sid is ignored by the server: the first subject stays.  Auto-unsubscribe counts from the
    SUB; deliveries are counted only while a sid is watched.  A count that began late has a lower and an upper
    bound (`Subscription.unseen`).  Between them the server may have ended the subscription or not: a new SUB
-   of that sid replaces it, and of many such entries the oldest are ended at the server too.  Forgotten only
-   here, they would escape later rules.
+   of that sid replaces it, and of many such entries the oldest are ended at the server too: if they were
+   forgotten only here, later rules would not apply to them.
 2. Deliveries are counted one by one where the frames are looked at anyway, and by the scanner (`tallies`)
    where they are not.
 3. nats-server ends a subscription at its auto-unsubscribe count.  Where rules drop or add deliveries, its
    count is not the client's: the session keeps the limit itself, and unsubscribes at the server.
-4. After an UNSUB of ours, messages that were under way still come: they are dropped until the fence behind
-   the UNSUB has come back.  In verbose mode the +OK of the UNSUB is ours as well.
+4. After an injected UNSUB, messages that were under way still come: they are dropped until the PONG of the
+   fence behind the UNSUB.  In verbose mode the +OK of the UNSUB is dropped as well.
 5. A subscription that new rewrite rules map elsewhere is moved, at the place of the c2s stream at which
    they come into force: UNSUB, a fence, SUB of the new subject with the same sid.  The client notices
    nothing.  Messages on that sid before the fence's PONG came by the old subject, and go through the old
@@ -49,11 +49,11 @@ STATE_OPS: Final = (
 )
 """The ops that the session itself looks at, by direction."""
 _NEVER_SWALLOWED: Final = op_mask(Op.PING, Op.PONG, Op.OK)
-"""Further ops that a link that loses messages does not lose: without them a peer gives the connection up."""
+"""Further ops that a link that loses messages keeps: without them a peer gives up the connection."""
 MOST_UNCERTAIN: Final = 4096
-"""Subscriptions of a connection that the server may have ended, and that are kept."""
+"""The most subscriptions of a connection that are kept though the server may have ended them."""
 MOST_REFUSED: Final = 16384
-"""SUBs of a connection that the server has refused without saying which, and that are still in the table."""
+"""The most SUBs in a connection's table that the server may have refused without saying which."""
 _NO_LIMIT: Final = 999_999_999  # the largest number that the server reads
 
 
@@ -80,13 +80,13 @@ class SubscriptionTable(dict[bytes, Subscription]):
     def __init__(self) -> None:
         super().__init__()
         self.uncertain: dict[bytes, None] = {}
-        self._refused = 0  # at most so many of them does the server not have
-        self._fewest = 0  # of them, at any of its refusals
-        self.version = 0  # another one with each change
+        self._refused = 0  # the upper bound of entries that the server does not have
+        self._fewest = 0  # the smallest size of the table at any refusal
+        self.version = 0  # increases with each change
         self._at_limit = False  # the server has refused some SUB without saying which
 
     def add(self, sid: bytes, subject: bytes, queue: bytes, upstream: bytes, came: int) -> bool:
-        """Note a SUB; return whether the server takes it (valid subject, sid not live).
+        """Note a SUB; return whether the server accepts it (valid subject, sid not live).
 
         came: the messages that have come on the connection.
         """
@@ -110,7 +110,7 @@ class SubscriptionTable(dict[bytes, Subscription]):
     def doubt(self) -> bool:
         """Note that the server was at a limit, and refused a SUB; return whether it refused too many.
 
-        From now on, sids named by two SUBs are uncertain there.
+        From now on it is uncertain which subject the server has for a sid named by two SUBs.
         """
         if not self._at_limit:
             self._at_limit = True
@@ -119,7 +119,7 @@ class SubscriptionTable(dict[bytes, Subscription]):
                 if sub.named_again:
                     self._doubt(sub)
         self._fewest = min(self._fewest, len(self))
-        # Those that the client has taken back by an UNSUB do not count: by them the table has not grown.
+        # Those that the client has unsubscribed do not count: they are no longer in the table.
         self._refused = min(self._refused + 1, len(self) - self._fewest)
         return self._refused > MOST_REFUSED
 
@@ -141,7 +141,7 @@ class SubscriptionTable(dict[bytes, Subscription]):
     def limit(self, sid: bytes, maximum: int, *, unseen: int) -> bool:
         """Note an UNSUB with a max; return whether the subscription goes on (and is to be watched).
 
-        unseen: the deliveries until then that nobody counted, at most.
+        unseen: the upper bound of the deliveries until then that were not counted.
         """
         sub = self.get(sid)
         if sub is None:
@@ -174,8 +174,8 @@ class Subscriptions:
     """Keeps the subscriptions of one connection in step with client, server and rules.
 
     table: those that live.  tallies: deliveries by sid, of those that the scanner counts.  closed: sids that
-    were ended here, and whose messages may still come.  verbose: the client is owed a +OK for each of its
-    frames, so those that answer frames of ours are kept from it.
+    were ended here, and whose messages may still come.  verbose: the client gets a +OK for each of its
+    frames, so those that answer injected frames are dropped.
     """
 
     __slots__ = (
@@ -199,7 +199,7 @@ class Subscriptions:
         self.closed: dict[bytes, None] = {}  # an empty set takes 216 bytes, a dict 64
         self.verbose = True
         self._resubscribing: dict[bytes, deque[Resubscription]] = {}
-        self._our_oks = 0  # so many of the server's +OK answer frames of ours
+        self._our_oks = 0  # the next so many +OK of the server answer injected frames
         self._c2s, self._s2c = pipes
         self._fences = fences
         self._lifecycle = lifecycle
@@ -234,7 +234,7 @@ class Subscriptions:
             pipe.scanner.watch_ops = ops | (_NEVER_SWALLOWED if pipe.swallowing else extra)
 
     def _watch(self, sid: bytes, need: Need) -> None:
-        """Want every MSG and HMSG on `sid` until the subscription ends."""
+        """Have the scanner return every MSG and HMSG on `sid` until the subscription ends."""
         watches = self._s2c.scanner.watch_sids
         watches[sid] = max(need, watches.get(sid, Need.NONE))
 
@@ -248,21 +248,21 @@ class Subscriptions:
 
     def count(self, sid: bytes) -> None:
         """Count the messages on `sid` until the subscription ends, without looking at them."""
-        # Only of a subscription that the server will know: refused ones would pile up here.
+        # Only of a subscription that the server will know: refused ones would accumulate here.
         if sid in self.table:
             self.tallies.setdefault(sid, 0)
 
     # -- frames of the client
 
     def sub(self, frame: Frame) -> None:
-        """Note a SUB; `decided` confirms it or takes it back."""
+        """Note a SUB; `decided` confirms or removes it."""
         if self.table.add(frame.sid, frame.subject, frame.queue, frame.subject, self.came):
             self.table[frame.sid].delivered = -1  # being decided
             self.closed.pop(frame.sid, None)
             self.tallies.pop(frame.sid, None)
 
     def decided(self, frame: Frame, passes: bool, upstream: bytes | None, now: int) -> None:
-        """Confirm a SUB that goes on, or take it back; upstream: its subject for the server, if another."""
+        """Confirm a SUB that passes, or remove it; upstream: its subject for the server, if rewritten."""
         sub = self.table.get(frame.sid)
         if sub is None or sub.delivered != -1:  # the sid is live already: the server ignores this SUB
             return
@@ -305,12 +305,12 @@ class Subscriptions:
         sub.delivered = self.tallies.pop(frame.sid, sub.delivered)
         self.table.count(sub)
         if sub.ours or altered:
-            # The server would count messages that a rule takes away: the limit is ours to keep.  It holds
-            # from this place of the stream, and earlier messages have not arrived yet: hence the fence.
+            # The server would count messages that a rule drops, so the limit is kept here.  It applies from
+            # this place of the stream on, and earlier messages have not arrived yet: hence the fence.
             sub.ours = True
             self._watch(frame.sid, Need.LINE)
             self._fences.then(lambda at: self._limit(sub, maximum, unseen, at), now)
-            # Passed on with a limit out of reach: a verbose client is owed the +OK of the server.
+            # Forwarded with an unreachable limit, so that a verbose client gets the +OK of the server.
             return encode.unsub(frame.sid, _NO_LIMIT)
         if not self.table.limit(frame.sid, maximum, unseen=unseen):
             self._unwatch(frame.sid)
@@ -320,7 +320,7 @@ class Subscriptions:
         return None
 
     def _limit(self, sub: Subscription, maximum: int, unseen: int, now: int) -> None:
-        """Put an auto-unsubscribe count of ours in force; end the subscription if it is reached already."""
+        """Put an auto-unsubscribe limit in force here; end the subscription if it is reached already."""
         if self.table.get(sub.sid) is sub and not self.table.limit(sub.sid, maximum, unseen=unseen):
             self.close([sub.sid], now)
 
@@ -366,7 +366,7 @@ class Subscriptions:
         return True
 
     def _expect_oks(self, count: int) -> None:
-        """Keep the next `count` +OK of the server from the client, if the connection is verbose."""
+        """Drop the next `count` +OK of the server, if the connection is verbose."""
         self._our_oks = count if self.verbose else 0
         self.watch_ops()
 
@@ -402,7 +402,7 @@ class Subscriptions:
             for sid in oldest:
                 self.forget(sid)
             self.close(oldest, now)
-            text = f"{len(oldest)} old subscriptions with a limit are ended, if the server has not done so"
+            text = f"unsubscribed the oldest {len(oldest)} subscriptions that may be at their limit"
             self._lifecycle.notice("info", text, now)
 
     # -- subscriptions that are moved
@@ -427,7 +427,7 @@ class Subscriptions:
         pipe.inject(raw, Op.SUB.bit, now, "rewrite")
         if self.verbose:
             fences.then_alone(lambda _: self._expect_oks(0), now)
-        text = f"rewrite rules have changed: {len(moved)} subscriptions are made anew"
+        text = f"rewrite rules changed: resubscribed {len(moved)} subscriptions"
         self._lifecycle.notice("info", text, now)
 
     def _moved(self, subs: list[Subscription]) -> None:

@@ -1,7 +1,7 @@
 """The traffic of a connection, or of many: frames by op and bytes at four points.
 
 Each direction is counted where its bytes come in and where they go out: c2s from the client and to the
-server, s2c from the server and to the client.  The numbers stand in one list, so that many connections are
+server, s2c from the server and to the client.  The numbers are in one list, so that many connections are
 summed quickly.
 """
 

@@ -19,14 +19,15 @@ class SessionSettings:
     Those that users set stand first, in the table of options; `net/opening.py` adds what depends on the
     listener and on the address that the client dialled.
 
-    advertise: about the addresses in INFO (see `greeting.py`).  rule_buffer: the largest frame, of those
-    whose payload a rule wants, that waits until it is whole; a larger one passes in pieces.  queue_bytes:
+    advertise: what happens to the addresses in INFO (see `login.py`).  rule_buffer: the largest frame that is
+    buffered until it is whole, because a rule wants its payload; a larger one passes in pieces.  queue_bytes:
     the bytes that each direction may hold back before its sender is no longer read.  frame_hold_limit: as
-    rule_buffer, of other frames.  fence_timeout: the time that the server's PONG may take.  boundary_timeout:
-    the time that a frame may keep back frames of ours behind it.  self_host, self_port: the address that the
-    client dialled.  self_urls: that and the others at which it can come back.  tls: the members of INFO that
-    say what TLS the client leg has.  auth_timeout: the time that a client may take from INFO to its first
-    frame, 0 for ever.  identity: the proxy's own, None where clients log in at the server themselves.
+    rule_buffer, for other frames.  fence_timeout: the time that the server's PONG may take.
+    boundary_timeout: the time that injected frames may wait for the end of a frame.  self_host, self_port:
+    the address that the client dialled.  self_urls: that and others at which it can reconnect.  tls: the
+    members of INFO that say what TLS the client leg has.  auth_timeout: the time that a client may take from
+    INFO to its first frame, 0 for no limit.  identity: the proxy's own, None where clients log in at the
+    server themselves.
     """
 
     advertise: str = setting(
@@ -59,7 +60,7 @@ class SessionSettings:
 
 
 KeyOf = Callable[[str, int], str]
-"""From the name in CONNECT and the ordinal of a connection to its key."""
+"""Maps the name in CONNECT and the ordinal of a connection to its key."""
 
 
 def name_or_ordinal(name: str, ordinal: int) -> str:
@@ -74,8 +75,8 @@ def _not_heard(conn: int, said: Info | str) -> None:
 class Hooks(NamedTuple):
     """The functions of a proxy that its sessions call.
 
-    key_of: gives a connection its key at its CONNECT.  heard: takes the number of a connection with each INFO
-    of its server, and the text of an -ERR with which that closes.
+    key_of: returns the key of a connection at its CONNECT.  heard: called with the number of a connection and
+    each INFO of its server, or the text of the -ERR with which the server closes.
     """
 
     key_of: KeyOf = name_or_ordinal
@@ -83,12 +84,12 @@ class Hooks(NamedTuple):
 
 
 SMALL = 65536
-"""Bytes that each direction may hold whatever the others do: else one connection could stop all."""
+"""Bytes that each direction may hold even if the budget is spent, so that one connection cannot block all."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """The bytes that may be held, and those that are."""
+    """The memory budget for held bytes: `total` may be held, `used` are."""
 
     total: int
     used: int = 0
