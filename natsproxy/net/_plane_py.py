@@ -1,7 +1,7 @@
 """The plane in Python: two tasks for each connection, which give all bytes to the session.
 
-It serves where nothing is compiled or there is no epoll, on a mock clock, and connections with a leg that is
-not plain.
+It is used where nothing is compiled or there is no epoll, on a mock clock, and for connections with a leg
+that is not plain.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Pumps:
     """The two tasks of one connection.
 
     A pump stops reading while the other leg cannot take bytes (unless the session loses the messages), while
-    the session holds back too much, or while the recorder holds traffic.  The next time slice does the work
-    that one leaves undone, before more is read.  It flushes what it has written; what others write, at a
-    deadline of the session for one, has a task of its own for that.
+    the session holds back too much, or while the recorder holds traffic.  Work that one time slice leaves
+    undone is done by the next one, before more is read.  A pump flushes what it has written; what others
+    write, for example at a deadline of the session, is flushed by a task of its own.
 
     targets: the legs that the directions go to.
     """

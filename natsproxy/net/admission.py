@@ -28,7 +28,7 @@ class Admission:
         self._opened = trio.Event()
 
     def hold(self) -> None:
-        """Let traffic wait."""
+        """Stop reading from all connections."""
         if not self.held:
             self.held = True
             self._opened = trio.Event()
@@ -36,12 +36,12 @@ class Admission:
                 self.on_change(True)
 
     def refuse(self, reason: str) -> None:
-        """Let no traffic pass; the caller ends the connections that wait."""
+        """Refuse traffic and new connections; the caller ends the connections that wait."""
         self.hold()
         self.refusal = reason
 
     def open(self) -> None:
-        """Let traffic pass."""
+        """Let traffic and new connections pass."""
         held, self.held = self.held, False
         self.refusal = None
         self._opened.set()

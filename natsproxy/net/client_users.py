@@ -1,11 +1,11 @@
 """The users of a proxy that logs in itself: passwords are checked against bcrypt hashes.
 
-A check takes 50 to 100 ms of a processor, so it is done in a thread, and no more at once than half of the
-processors can do: the others are for traffic.  bcrypt releases the interpreter lock meanwhile.  One check of
-a client address waits or runs at a time, so a flood from one address keeps nobody else from logging in.
+A check takes 50 to 100 ms of a processor, so it is done in a thread, and at most half of the processors do
+checks: the others are for traffic.  bcrypt releases the interpreter lock meanwhile.  One check of a client
+address waits or runs at a time, so a flood from one address keeps nobody else from logging in.
 
-A user that does not exist takes as long as one that does, and the same time at each attempt: its password is
-compared with the hash of another user.
+Refusing an unknown user takes as long as checking a known one, and the same time at each attempt: the
+password is compared with the hash of another user.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from natsproxy.protocol.redaction import without_seeds
 _MOST = 72  # bytes of a password that bcrypt, and so nats-server, looks at
 
 Check = Callable[[str, str, str], Awaitable[str | None]]
-"""From a client's address, a user and a password to the reason why they are refused, None for none."""
+"""Maps a client's address, a user and a password to the reason for a refusal, None for none."""
 
 
 class _Turn:

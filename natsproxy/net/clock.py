@@ -16,7 +16,7 @@ def now_ns() -> int:
 def ahead_of_monotonic() -> int:
     """Return how far trio's clock is ahead of the system's monotonic one, in nanoseconds.
 
-    The process may lose its turn between two readings: of a few tries the shortest counts.
+    The process may be preempted between two readings: the shortest of a few tries counts.
     """
     tries = [(time.monotonic_ns(), now_ns(), time.monotonic_ns()) for _ in range(3)]
     before, now, after = min(tries, key=lambda one: one[2] - one[0])
@@ -26,12 +26,12 @@ def ahead_of_monotonic() -> int:
 class BlockClocks:
     """The two clocks of a capture's blocks: trio's, and the wall clock (Unix).
 
-    The distance between the two is kept until the wall clock was moved by more than `STEADY`: so times of two
-    blocks have the difference that they had on trio's clock, and latencies are not blurred.
+    The offset between the two is kept until the wall clock was moved by more than `STEADY`: so times in
+    different blocks differ by what they did on trio's clock, and latencies across blocks are exact.
     """
 
     STEADY: Final = 100_000
-    """The change of the distance that is taken for an inexact reading, ns."""
+    """The largest change of the offset that counts as an inexact reading, ns."""
 
     def __init__(self) -> None:
         self._distance: int | None = None
@@ -47,7 +47,7 @@ class BlockClocks:
 
 
 def boot_id() -> bytes:
-    """Return the id of the machine's present boot: its clock begins anew with each; zeros for none."""
+    """Return the id of the machine's present boot, which resets its clock; zeros for none."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123 - a kernel file
             return bytes.fromhex(file.read().strip().replace("-", ""))

@@ -60,7 +60,7 @@ class Connections:
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
     upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
-    draining: those that have no server yet get none, because nobody would end them any more.
+    draining: those that have no server yet get none, because the drain would not end them.
     open: the number of those that have not ended; whoever accepts one counts it.  observe: takes the time
     (ns) of each step that a connection takes in Python.  layers: over the legs of new connections; None for
     none.
@@ -120,7 +120,7 @@ class Connections:
         self._session_settings.listen(zip(schemes, addresses, strict=True))
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
-        """Let new connections have another login at servers, and later logins of clients another table."""
+        """Use another login at servers for new connections, and another table for later logins of clients."""
         self._session_settings.load_identity(identity)
         if self._users is not None:
             self._users.load(users)
@@ -132,7 +132,7 @@ class Connections:
             await self._closed.wait()
 
     async def watch(self) -> None:
-        """Watch over the connections until cancelled: their deadlines, ends by servers, those of no use."""
+        """Run the deadlines, rule swaps, reports of server ends and idle limits, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._deadlines.run)
             nursery.start_soon(self._chain_swap.run)
@@ -163,7 +163,7 @@ class Connections:
             self.open -= 1
 
     def gone(self, peer: str, conn: int) -> None:
-        """Take the end of a connection whose client had left before it was accepted.  peer: `host:port`."""
+        """Report a connection whose client had left before it was accepted.  peer: `host:port`."""
         self._emit(Closed(now_ns(), conn, close_reasons.CLIENT_CLOSED, "", duration=0, client=peer))
 
     async def _serve(self, accepted: Accepted) -> None:
@@ -220,7 +220,7 @@ class Connections:
         return End(close_reasons.RULE, f"a rule says: {opening}", opening == "refuse")
 
     async def _turn_away(self, session: Session, client: AnyLeg, why: str) -> End:
-        """Say what a server says that has as many connections as it takes, and return the end."""
+        """Refuse a client as a server at its connection limit does, and return the end."""
         actions = session.receive(S2C, self._greeting, now_ns()) if self._greeting else []
         said = [bytes(action.data) for action in actions if isinstance(action, Send)]
         with suppress(LegLost):
@@ -267,7 +267,7 @@ class Connections:
         upstream: str,
         record: Callable[[records.Item], None],
     ) -> Relay:
-        """Return the relay of a connection, which is known from now on, and put its opening on record."""
+        """Create and register the relay of a connection, and record its opening."""
         facts, conn = accepted.facts, accepted.conn
         assert self.plane is not None
         relay = Relay(
@@ -306,7 +306,7 @@ class Connections:
         )
 
     def _heard(self, conn: int, said: Info | str) -> None:
-        """Take what the server of a connection says: it may concern later connections."""
+        """Pass on what the server of a connection says, which may concern later connections."""
         if (endpoint := self._endpoints.get(conn)) is not None:
             self.upstreams.heard(endpoint, said)
 

@@ -51,7 +51,7 @@ class Deadlines:
         return len(self._entries)
 
     def add(self, due: int, conn: int) -> None:
-        """Call a connection at a time (ns), which it has as its `due`."""
+        """Call a connection at a time (ns), which must be its `due`."""
         entries = self._entries
         if not entries or due < entries[0][0]:
             self._earlier.set()

@@ -6,13 +6,13 @@ The steps in their order: connect, the PROXY protocol header, TLS where that is 
 WebSocket, the first line, TLS after it where the server requires it or the upstream is tls://.  A step that
 is not configured costs nothing.
 
-A connection alone proves nothing: a load balancer, or the port mapping of a container, accepts connections
-for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.  One
-ClientHello, on a connection of its own, tells these two apart; a server that has greeted since it was last
+A TCP connection alone proves nothing: a load balancer, or the port mapping of a container, accepts
+connections for a server that is gone, and a server with `handshake_first` accepts them and sends nothing.
+One ClientHello, on a separate connection, tells these two apart; a server that has greeted since it was last
 started, and is frozen now, does not get one.
 
-A probe, which is a dial for no client, also sends PING.  Before CONNECT a server answers PING where it
-wants no login; elsewhere that would be a failed login in its log, and INFO has to do.
+A probe, which is a dial for no client, also sends PING.  Before CONNECT a server answers PING if it needs
+no login; otherwise PING would be a failed login in its log, so INFO is enough.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
 _HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
-_SIGN_TIMEOUT = 0.2  # seconds for the sign that a server has taken our certificate; less than a race's SLOW
+_SIGN_TIMEOUT = 0.2  # seconds for the sign that a server accepted our certificate; less than a race's SLOW
 _HANDSHAKE_FIRST = "name it tls://, and set upstream-tls-handshake-first"
 _PING = b"PING\r\n"
 _OURSELVES = ClientFacts("127.0.0.1:0", Address("127.0.0.1", 0))
@@ -59,7 +59,7 @@ class NoServer(Exception):
 class Dialled(NamedTuple):
     """A connection to a server, with the bytes received on it: its first line, and perhaps more.
 
-    secured: the leg has TLS.  unheard: the leg, where the server has said nothing behind its handshake.
+    secured: the leg has TLS.  unheard: the leg, if the server has sent nothing since the TLS handshake.
     """
 
     endpoint: Endpoint
@@ -169,9 +169,9 @@ class Dialer:
                 self._refuses_ping[endpoint] = None
 
     async def _wait_for_sign(self, endpoint: Endpoint, secured: TlsLeg) -> None:
-        """Wait until the server has taken our certificate.  Raises LegLost where it refuses.
+        """Wait until the server has accepted our certificate.  Raises LegLost where it refuses.
 
-        One that gives no sign may have taken it: it is waited for once, and then taken at its word.
+        A server that gives no sign may have accepted it: only its first connection waits for one.
         """
         if endpoint not in self._gives_no_sign:
             with trio.move_on_after(_SIGN_TIMEOUT) as scope:
@@ -325,18 +325,18 @@ _GOOD, _LAME, _REFUSED = range(3)
 class Race:
     """The dials on behalf of one connection.
 
-    Endpoints are dialled in their order.  The next dial begins as soon as one has failed, or is slow: a black
-    hole costs the client a quarter of a second instead of a time-out.  The first server that greets wins, and
-    the other dials end.
+    Endpoints are dialled in their order.  The next dial begins as soon as one has failed, or is slow: an
+    address that drops packets costs the client a quarter of a second instead of a time-out.  The first server
+    that greets wins, and the other dials end.
 
-    Nearly always the first one greets at once.  So it is dialled alone where it did not let the last client
-    wait, or is the only one: tasks for a race would take a twentieth of the time of a whole connection.
+    Nearly always the first one greets at once.  So it is dialled alone if it was quick the last time, or is
+    the only one: tasks for a race would take a twentieth of the time of a whole connection.
 
     A server that greets and should not be used is kept for the case that no other greets: one in lame duck
     mode still serves, and one that cannot be proxied lets the session tell the client why.
 
-    failures: why endpoints cannot be used.  slow: those that others overtook.  lame: those that greeted in
-    lame duck mode.
+    failures: why endpoints cannot be used.  slow: those that were too slow.  lame: those that greeted in lame
+    duck mode.
     shortage: why we could not dial at all, None where we could.
     refused: True if the server that `run` returned cannot be proxied.
     dial: see `Dialer.dial`.  quick: the endpoints that were not slow the last time, for the next race too.
@@ -397,7 +397,7 @@ class Race:
                     break
                 if not over.is_set():
                     self._is_slow(endpoint)
-            if _LAME in self._greeted:  # the slow ones had their time
+            if _LAME in self._greeted:  # the slow ones had enough time
                 nursery.cancel_scope.cancel()
 
     def _is_slow(self, endpoint: Endpoint) -> None:

@@ -1,9 +1,9 @@
-"""Endpoints: the addresses of servers, looked up anew for each connection.
+"""Endpoints: the addresses of servers, looked up for each connection.
 
-A server that is named by an IP address has one endpoint, and no look-up.  A name may have several, and others
-at any time: each is an endpoint of its own, since one of them may be gone while the others serve.
+A server that is named by an IP address has one endpoint, and no look-up.  A name may have several addresses,
+which may change: each is an endpoint of its own, since one may be down while the others serve.
 
-A resolver that fails or is slow does not take the servers away: a name keeps its last addresses meanwhile.
+While a resolver fails or is slow, a name keeps its last addresses.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 from natsproxy.addresses import WILDCARDS, Address
 from natsproxy.config.endpoints import Server
 
-_PATIENCE = 1.0  # seconds for a resolver once there is an endpoint to go on with
+_PATIENCE = 1.0  # seconds for a resolver once there is an endpoint to use
 
 
 class Endpoint(NamedTuple):
@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
         return Address(self.sockaddr[0], self.sockaddr[1])
 
     def leads_to(self, listening: Iterable[Address]) -> bool:
-        """Tell whether a connection would come to one of these listeners of this process."""
+        """Tell whether a connection to it would reach one of these listeners of this process."""
         host, port = self.address.host, self.address.port
         return any(
             port == listener.port

@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class EndsAlone(Protocol):
-    """A connection that ends alone.  error: the bug that it ends for, None for none."""
+    """A connection whose bugs end only itself.  error: the exception that it ends for, None for none."""
 
     error: BaseException | None
 

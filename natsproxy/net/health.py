@@ -1,16 +1,16 @@
 """The health of endpoints: their order for the next connection, and reports to the operator.
 
 Theory
-1. An endpoint that failed is behind those that did not, for a time that doubles with each failure.  It is
-   never left out: where all fail, all are tried.
-2. An endpoint that takes no more clients, in lame duck mode or full, is behind all others for a fixed time.
-   Its greeting would look well, so only time brings it back.
-3. A greeting before TLS proves nothing of TLS: such an endpoint serves once it said a word behind the
-   handshake, and has failed where it ended the connection instead.
+1. An endpoint that failed comes after those that did not, for a time that doubles with each failure.  It is
+   never left out: if all fail, all are tried.
+2. An endpoint that accepts no more clients, in lame duck mode or full, comes after all others for a fixed
+   time.  It would still greet, so only time brings it back.
+3. A greeting before TLS proves nothing about TLS: such an endpoint is healthy once it has sent anything after
+   the handshake, and has failed if it ended the connection instead.
 4. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
 5. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
-   when it is over, with the number of connections that were turned away.  Each attempt of each client would
-   only repeat them.
+   when it is over, with the number of connections that were turned away.  Warnings for each attempt of each
+   client would only repeat these.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_REASONS: Final = 100
 
 @dataclass(slots=True)
 class _Failure:
-    """Failures of an endpoint in a row: the first one's time, their number, until when it is behind.
+    """Consecutive failures of an endpoint: the time of the first, their number, until when it comes last.
 
     level: of the notice that reported them, "" for none yet.
     """

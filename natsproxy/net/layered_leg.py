@@ -14,7 +14,7 @@ from natsproxy.net.leg import AnyLeg, LegLost
 
 
 class LayeredLeg(ABC):
-    """A leg that translates for an inner one (see `AnyLeg`)."""
+    """A leg that encodes and decodes the bytes of an inner one (see `AnyLeg`)."""
 
     def __init__(self, inner: AnyLeg) -> None:
         self._inner = inner
@@ -36,13 +36,13 @@ class LayeredLeg(ABC):
         """Return the pieces to send for those that are written, none where none is due yet."""
 
     def _lose(self, reason: str) -> LegLost:
-        """Take no more bytes, and return the error to raise."""
+        """Mark the leg as broken, and return the error to raise."""
         self.broken = True
         self._lost = self._lost or reason
         return LegLost(self, self._lost)
 
     def _cut_off(self, reason: str) -> None:
-        """Take the end of a stream that was not ended properly; the peer may still receive."""
+        """Note that the stream ended without the layer's own end; the peer may still receive."""
         self._ended = True
         self._lost = self._lost or reason
 

@@ -36,7 +36,7 @@ An empty deque takes 760 bytes: an idle connection takes 13.3 KB of memory, and 
 
 
 class LegLost(Exception):
-    """The peer of a leg, or the network, reset the connection: it takes no more bytes.
+    """The peer of a leg, or the network, reset the connection: it accepts no more bytes.
 
     Bytes that the peer sent before may still be there to receive.
     """
@@ -415,8 +415,8 @@ def _closed(leg: AnyLeg) -> bool:
 async def _close_in_order(leg: AnyLeg) -> None:
     """Flush, half-close, then read to the end: unread bytes would turn our close into an RST.
 
-    That may destroy bytes that the peer has yet to read.  A peer that has all of them, and our end, and goes
-    on writing, is reset, as by one that is gone.
+    An RST may destroy bytes that the peer has yet to read.  A peer that has all of them, and our FIN, and
+    still writes, is reset, as a process that has exited would do.
     """
     before: int | None = None  # bytes that it may have sent before it had our end
     with suppress(LegLost):
@@ -430,4 +430,4 @@ async def _close_in_order(leg: AnyLeg) -> None:
                     return
             elif leg.delivered:
                 before = leg.unread
-            await trio.lowlevel.checkpoint()  # a peer that never stops sending must not keep the loop
+            await trio.lowlevel.checkpoint()  # a peer that never stops sending must not hold the loop

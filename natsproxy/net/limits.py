@@ -1,4 +1,4 @@
-"""Limits of the connections of a proxy: their number, and the clients that hold them without use.
+"""Limits of a proxy's connections: their number, idle clients and slow clients.
 
 | limit | setting | the client is told | cause of the end |
 | --- | --- | --- | --- |
@@ -8,13 +8,13 @@
 | a client that sends nothing | `idle_timeout` | `-ERR 'Stale Connection'`, so that it reconnects | `idle` |
 | a client that takes nothing | `write_deadline` | nothing: it would not take that either | `slow` |
 
-A client that we do not read (`_is_held`) sends nothing by our doing, and is not silent.
+A client that the proxy does not read (`_is_held`) does not count as silent.
 
 The server has a `write_deadline` too, and ends its leg of a slow client.  The proxy would not learn that
-before the client takes what came earlier.
+before the client takes the earlier bytes.
 
-The first bytes of a client have a time limit of their own, `auth_timeout`.  A peer that vanished without a
-word is found by the kernel (`tcp.py`).
+The first bytes of a client have a time limit of their own, `auth_timeout`.  The kernel detects a peer that
+vanished without closing (`tcp.py`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LOOKS = 4  # looks at all connections in the shortest time-out
 
 
 class Limits:
-    """Counts the connections of a proxy, and ends those that are of no use."""
+    """Counts the connections of a proxy, and ends idle and slow ones."""
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
@@ -98,7 +98,7 @@ class Limits:
         return None
 
     def leave(self, peer: str) -> None:
-        """Count a connection no more."""
+        """Stop counting a connection."""
         host = split_host_port(peer)[0]
         self._connections -= 1
         _count_down(self._by_address, host)
@@ -107,11 +107,11 @@ class Limits:
 
     @property
     def watches(self) -> bool:
-        """True if any connection may end for what it does not do."""
+        """True if idle or slow clients are to be ended."""
         return bool(self._settings.idle_timeout or self._settings.write_deadline)
 
     async def watch(self, relays: dict[int, Relay]) -> None:
-        """Look at all connections again and again, until cancelled."""
+        """Check all connections periodically, until cancelled."""
         idle, deadline = self._settings.idle_timeout, self._settings.write_deadline
         pause = min(limit for limit in (idle, deadline) if limit) / _LOOKS / 1e9
         while True:
@@ -166,6 +166,6 @@ class _Progress:
         received, backlog = relay.session.pipes[C2S].in_bytes, relay.client.backlog
         if received != self._received or _is_held(relay):
             self._received, self.sent = received, now
-        # A client that takes bytes may have as many again once, but not time after time.
+        # A client that takes bytes may have an equal backlog at one look, but not at each.
         if not backlog or backlog != self._backlog:
             self._backlog, self.taken = backlog, now

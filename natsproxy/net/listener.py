@@ -1,7 +1,7 @@
-"""The listeners of a proxy: they take connections and hand them on as legs.
+"""The listeners of a proxy: they accept connections and hand them on as legs.
 
-They are sockets, and not trio's listeners: its `accept` would make a stream of each connection first, with
-settings that no leg needs, and that costs more than all else here.
+They are plain sockets, not trio's listeners: the `accept` of those would first make a stream of each
+connection, with settings that no leg needs, and that would cost more than all else here.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _bound(family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
 
 def _prepared(listening: socket.socket) -> socket.socket:
     listening.setblocking(False)
-    with suppress(OSError):  # what waits for a slow reader is ours, counted and bounded, and not the kernel's
+    with suppress(OSError):  # bytes for a slow reader wait here, counted and bounded, and not in the kernel
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     return listening
 
@@ -168,9 +168,9 @@ async def accept(
 ) -> None:
     """Accept connections until cancelled.
 
-    Where many clients come at once, some give up before their turn, and come again: what is done for one that
-    has left is lost for the others.  take: of a client that is there.  gone: of one that has left, its
-    `host:port`.
+    When many clients come at once, some give up before they are accepted, and retry: work for one that has
+    left would delay the others.  take: called with the leg of a client.  gone: called with the `host:port`
+    of one that has left.
     """
     while True:
         await _until_readable(listening, shortage.look())
@@ -187,9 +187,9 @@ async def accept(
 
 
 def _accept(listening: socket.socket, gone: Callable[[str], None]) -> socket.socket | None:
-    """Return the next client that is there; None where those before it took long.  Raises OSError.
+    """Return the next client that has not left; None if a time slice passed first.  Raises OSError.
 
-    One: the connections that are open have their turn between two.
+    Only one: open connections run between two accepts.
     """
     until = time.perf_counter_ns() + LENGTH
     while True:

@@ -1,9 +1,9 @@
-"""A sample of the traffic in memory, for those who look on; the traffic itself goes on natively.
+"""A sample of the traffic in memory, for live viewers; the traffic itself stays on the native plane.
 
-Records are made as for a capture, without secrets.  Where no capture is being made, a builder of our own
-takes them: between two looks it keeps the first `KEPT` bytes and counts the rest.  Where one is, the first
-block that the recorder seals between two looks serves, and the others are counted; a viewer then sees what
-the capture has, and `selection` has no say.
+Records are made as for a capture, without secrets.  If no capture is being made, a separate builder takes
+them: between two looks it keeps the first `KEPT` bytes and counts the rest.  If one is, the sample is the
+first block that the recorder seals between two looks, and the others are counted; viewers then see what the
+capture has, and `selection` is ignored.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ class LiveBlocks:
         self._look = Look(first, mono0, look.frames + block.frames, look.bytes + block.length)
 
     def missed(self, missed: Missed | None) -> None:
-        """Count what nobody kept."""
+        """Count records that were not kept."""
         if missed is not None:
             look = self._look
             self._look = look._replace(frames=look.frames + missed.frames, bytes=look.bytes + missed.bytes)
 
     def go_on(self, before: LiveBlocks) -> None:
-        """Take over what others have taken since the last look."""
+        """Take over the traffic that another sample has seen since the last look."""
         self._look = before.take()
 
     def take(self) -> Look:

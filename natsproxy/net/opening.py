@@ -1,6 +1,6 @@
 """The opening of a client leg: the steps between the accept and the dial of a server.
 
-Each step is there for the listeners that ask for it.  A plain listener has none, and nothing waits.
+Each listener has the steps that its settings name.  A plain listener has none, and nothing waits.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ClientFacts:
     """Facts of a client leg.
 
     peer: the address of the client as `host:port`.  local: the address that it dialled.  proxied_by: the
-    address of the load balancer that says so, "" for none.  tls: the layer with TLS, whose handshake may come
-    later.  upgrade: headers of its upgrade to WebSocket that a WebSocket server is to see; secrets.
+    address of the load balancer in front, "" for none.  tls: the layer with TLS, whose handshake may come
+    later.  upgrade: headers of its WebSocket upgrade that a WebSocket server is to see; secrets.
     """
 
     peer: str
@@ -63,7 +63,7 @@ class Accepted(NamedTuple):
 
 
 class OpeningFailed(Exception):
-    """A client leg did not come about.  cause: one of `session/close_reasons.py`; the text is the reason."""
+    """A client leg could not be opened.  cause: of `session/close_reasons.py`; the text is the reason."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)
@@ -73,7 +73,7 @@ class OpeningFailed(Exception):
 class Opening:
     """Opens client legs.
 
-    counted: from the address of a client (`host:port`) to what counts the leg until it is open.
+    counted: returns, for the address of a client (`host:port`), a context that counts the leg while it opens.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Opening:
         return opened, facts
 
     async def _with_header(self, leg: Leg, facts: ClientFacts) -> ClientFacts:
-        """Return the facts that the PROXY protocol header of a load balancer says."""
+        """Return the facts from the PROXY protocol header of a load balancer."""
         try:
             limit = self._settings.auth_timeout / 1e9 or float("inf")
             header = await proxy_protocol.receive_header(leg, limit)
@@ -202,10 +202,10 @@ class SettingsOfSessions:
 
 
 def own_addresses(scheme: str, local: Address, listening: Iterable[tuple[str, Address]]) -> list[Address]:
-    """Return the addresses at which a client can come back, that which it dialled first.
+    """Return the addresses at which a client can reconnect, beginning with the one that it dialled.
 
-    Listeners with another scheme are not for it, nor those of loopback for a client that came by a network:
-    the address would be one of its own machine.
+    Listeners with another scheme are left out, and for a client from a network those of loopback: such an
+    address would be one of its own machine.
     """
     found = [local]
     for other, address in listening:

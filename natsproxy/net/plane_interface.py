@@ -14,7 +14,7 @@ from natsproxy.wire.ops import Direction
 
 
 class Rider(Protocol):
-    """A connection that is given to a plane; `net/relay.py` has the one that there is.
+    """A connection that is given to a plane; `net/relay.py` implements it.
 
     client, server: the legs.  session: its pipes say what the plane may do.  timeslices: of both directions.
     """
@@ -26,15 +26,15 @@ class Rider(Protocol):
     server: PlaneLeg
 
     def received(self, direction: Direction, data: bytes) -> bool:
-        """Take bytes, or go on with the work of the session; return whether the time slice is over."""
+        """Handle bytes, or continue the work of the session; return whether the time slice is over."""
         ...
 
     def ended(self, direction: Direction) -> None:
-        """Take the end of a stream."""
+        """Handle the end of a stream."""
         ...
 
     def leg_lost(self, leg: PlaneLeg) -> None:
-        """Learn that a leg takes no more bytes."""
+        """Handle a leg that accepts no more bytes."""
         ...
 
     def failed(self, error: BaseException) -> None:
@@ -43,7 +43,7 @@ class Rider(Protocol):
 
 
 class PlaneConnection(PassedFrames, Protocol):
-    """The place of one connection on a plane."""
+    """One connection as a plane has it."""
 
     def update(self, *, recording: bool) -> None:
         """Apply the state of the session's pipes; call whenever the session has worked."""
@@ -62,7 +62,7 @@ class Plane(Protocol):
     """Moves the bytes of all connections."""
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
-        """Take over two legs; the rider gets others in their place until it leaves."""
+        """Take over two legs; the rider gets legs of the plane in their place until it leaves."""
         ...
 
     def record_into(self, builder: Any, recorded: Callable[[], None]) -> None:

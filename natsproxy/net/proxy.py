@@ -161,12 +161,12 @@ class Proxy:
         self.connections.gone(peer, self.accepted)
 
     async def drain(self, deadline: float | None = None, *, answers: bool = True) -> None:
-        """Accept no more, and end each connection once it is answered, or at the deadline (seconds).
+        """Stop accepting, and end each connection once it is answered, or at the deadline (seconds).
 
         Clients that understand lame duck mode get that INFO first.  answers: requests in flight get theirs.
-        For the first half of the time no connection ends while one is in flight, because the client that owes
-        the answer may be behind this proxy too.  Connections end in steps: all clients at once would come
-        back to one server at once.
+        For the first half of the time no connection ends while one is in flight, because the client that has
+        to answer may be behind this proxy too.  Connections end in steps, so that clients do not all
+        reconnect to one server at once.
         """
         self._accepting.cancel()
         self.connections.draining = True
@@ -198,10 +198,10 @@ class Proxy:
     async def _answered(self, relays: list[Relay]) -> None:
         """Wait for the answers to the requests that are in flight now.
 
-        Later requests do not count: of many busy clients one always waits for something.
+        Later requests do not count: among many busy clients one is always waiting for something.
         """
         in_flight = {relay: relay.requests() or frozenset() for relay in relays}
-        while any(in_flight.values()):  # looks: an event of each answer would cost the traffic
+        while any(in_flight.values()):  # polled: an event for each answer would slow the traffic down
             await trio.sleep(_DRAIN_LOOK)
             in_flight = {
                 relay: left & (relay.requests() or frozenset()) for relay, left in in_flight.items() if left
@@ -217,7 +217,7 @@ class Proxy:
         return self.connections.upstreams.unready
 
     async def try_upstream(self) -> None:
-        """Dial the upstream as for a client, and let go of it at once; `unready` has the outcome."""
+        """Dial the upstream as for a client, and close the connection; `unready` has the outcome."""
         await self.connections.upstreams.probe()
 
     # -- events
@@ -300,7 +300,7 @@ class Proxy:
     # -- connections
 
     def suspend(self, conn: int, on: bool = True) -> None:
-        """Lose the messages of a connection, and keep it alive: its client does not reconnect.
+        """Drop the messages of a connection, and keep it alive: its client does not reconnect.
 
         on: False to let them pass again.  Raises KeyError where there is no such connection.
         """
@@ -314,11 +314,11 @@ class Proxy:
         self.relays[conn].control(partial(Control.pause, lasts=lasts))
 
     def put_over_legs(self, layers: Layers) -> None:
-        """Let later connections have layers over their legs; the plane in Python serves those then."""
+        """Put layers over the legs of later connections, which the plane in Python then serves."""
         self.connections.layers = layers
 
     def load_identity(self, identity: Identity | None, users: Mapping[str, bytes]) -> None:
-        """Let new connections have another login at servers, and later logins of clients another table."""
+        """Use another login at servers for new connections, and another table for later logins of clients."""
         self.connections.load_identity(identity, users)
 
     # -- captures
@@ -343,11 +343,11 @@ class Proxy:
         return self._recording.tap(tap)
 
     async def look_on(self, live: LiveBlocks | None) -> None:
-        """Let these blocks take a sample of the traffic, in place of others; None for none."""
+        """Sample the traffic into these blocks, in place of others; None: stop."""
         await self._recording.look_on(live)
 
     def look(self) -> Look:
-        """Return the traffic since the last look, while somebody looks on."""
+        """Return the traffic since the last look, while it is sampled (see `look_on`)."""
         return self._recording.look()
 
     def start_recording(self, settings: RecordSettings, rules: str | None = None) -> None:

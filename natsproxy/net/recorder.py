@@ -11,16 +11,16 @@ a disk that is too slow, or fails:
 | close | connections are ended, new ones refused | the same |
 
 1. The outage ends when half of the queue is free again.
-2. `gap` too holds traffic up before it drops records: with clearly more than half of the queue used, for up
-   to 30 % of the time.  Where all processors are busy, traffic would keep them from the thread that writes.
+2. `gap` too pauses traffic before it drops records: with clearly more than half of the queue used, for up to
+   30 % of the time.  If all processors are busy, traffic would otherwise starve the thread that writes.
 3. `wait` and `close` keep every record of the traffic that passes.  The queue then exceeds its bound by one
    read of each connection, and by the closing records of the connections that are ended.
 4. An outage is reported twice: an error when it begins, and an event when it is over, with the number of
-   missing frames.  The capture has a gap record for it.  A write that fails while the disk is slow already
-   is the true reason, and is reported too.
+   missing frames.  The capture has a gap record for it.  If a write fails while the disk is reported as
+   slow, the failure is the real reason, and is reported too.
 5. Frames that cannot be written at the end are in a gap record too, if there is room for that, and always
    in `failure`.
-6. Those who look on see a sample of what `gap` drops, and its counts.
+6. Live viewers see a sample of what `gap` drops, and its counts.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Recorder:
         self.added()
 
     def added(self) -> None:
-        """See to the block after records were added to it; whoever adds some without `put` calls this."""
+        """Seal the block if it is full; call after adding records other than by `put`."""
         builder = self.builder
         if builder.begun and not self._timed:
             self._timed = True
@@ -153,7 +153,7 @@ class Recorder:
         return self._thread.waiting + self.builder.size
 
     def seal(self) -> None:
-        """Let the writer have the records so far, for those who look on; in an outage they alone get some."""
+        """Seal the records so far, for live viewers; in an outage only viewers get them."""
         if self.builder.begun:
             self._seal()
         if self._dropping:
@@ -196,7 +196,7 @@ class Recorder:
         self._thread.notify_room()
 
     def _slow_down(self) -> None:
-        """Hold traffic up a little for the disk, if it was not held up too much already."""
+        """Pause traffic a little for the disk, unless it was paused too much already."""
         now = now_ns()
         if self._admission.held or self._outage is not None:
             return
@@ -237,7 +237,7 @@ class Recorder:
         if self._owed:
             self._owed = False
             self._introduce()
-        if not self._closing:  # else it is not known yet what the end will miss
+        if not self._closing:  # else the frames missing at the end are not known yet
             self._end_outage()
 
     def _end_outage(self) -> None:
@@ -267,7 +267,7 @@ class Recorder:
             self._emit(notice)
 
     def _stop_holding(self) -> None:
-        """Let traffic pass; the time that it was held up under `gap` is taken from the credit."""
+        """Resume traffic; the time that it was paused under `gap` is taken from the credit."""
         now = now_ns()
         if self._held_until is not None:
             self._held_until = None
@@ -298,7 +298,7 @@ class Recorder:
         self._emit(Notice(now_ns(), None, "error", self.failure, facts))
 
     async def _keep_time(self) -> None:
-        """Seal blocks in time, begin segments when they are due, hold traffic up no longer than allowed."""
+        """Seal blocks in time, begin segments when they are due, end pauses of traffic in time."""
         while not self._closing:
             await self._until_due()
             now = now_ns()

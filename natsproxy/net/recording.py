@@ -1,4 +1,4 @@
-"""The recording of a proxy: the recorder of its capture, where there is one, its taps, and those who look on.
+"""The recording of a proxy: the recorder of its capture, if there is one, its taps and its live viewers.
 
 A record goes from a connection through `DeferredRecords`, which drops those of probes, to the recorder and
 the taps; live blocks take it where there is no recorder.  A capture may begin and end while connections are
@@ -89,7 +89,7 @@ class ProxyRecording:
     relays: the open connections by their numbers; the proxy changes it.  seed: written into captures.
     admission: holds or refuses traffic that cannot be recorded.  plane: records what passes without Python.
     unwritten: the reason why the last capture that ended is not whole; None where it is.
-    live: the sample for those who look on, None where nobody does.
+    live: the sample for live viewers, None if there are none.
     """
 
     def __init__(self, relays: Mapping[int, Relay], seed: int, emit: Callable[[Event], None]) -> None:
@@ -180,25 +180,25 @@ class ProxyRecording:
         """Record the last item of a connection, which ended for `cause`."""
         self._deferred.pop(conn).close(item, cause)
 
-    # -- those who look on
+    # -- live viewers
 
     async def look_on(self, live: LiveBlocks | None) -> None:
-        """Let these blocks take the records, in place of others; None: nobody looks any more."""
+        """Sample records into these blocks, in place of others; None: there are no more viewers."""
         if live is not None and self.live is not None:
             live.go_on(self.live)
         self.live = live
         if self.recorder is not None:
-            self.recorder.seal()  # it was for those before
+            self.recorder.seal()  # for the previous viewers
             self.recorder.live = live
         self._choose_builder()
-        # Others come and go meanwhile; `active` says at each moment what is to be.
+        # Viewers come and go meanwhile; `active` is up to date at each step.
         for number, relay in enumerate(list(self._relays.values())):
             relay.record(self.active)
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await trio.lowlevel.checkpoint()
 
     def look(self) -> Look:
-        """Return the traffic since the last look, while somebody looks on."""
+        """Return the traffic since the last look, while there are viewers."""
         assert self.live is not None
         if self.recorder is not None:
             self.recorder.seal()

@@ -41,8 +41,8 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 class Relay:
     """Runs one session between two legs.
 
-    accepted: its client.  conn: its number.  legs: those that it is given; client, server: the same, or what
-    the plane has made of them.  greeting: bytes that were received from the server already.  emit, record:
+    accepted: its client.  conn: its number.  legs: those that it is given; client, server: the same, or the
+    plane's legs on them.  greeting: bytes that were received from the server already.  emit, record:
     take the events and the records of the session.  most_frames: returns the frames of one record at most.
     check: tells why a client is not who it says it is.  deadlines: call `tick` at `due` (ns).
     opened: the facts of its Open record.
@@ -114,7 +114,7 @@ class Relay:
         return self.end
 
     def _begin(self) -> None:
-        """Deal with the greeting, and go on the plane."""
+        """Handle the greeting, and put the legs on the plane."""
         self.client, self.server = self.legs
         greeting, self._greeting = self._greeting, b""
         self._perform(self.session.receive(S2C, greeting, now_ns()))
@@ -133,7 +133,7 @@ class Relay:
             self.session.bypass.leave(rests)
 
     def _catch_up(self) -> None:
-        """Let the session count the frames that went past it: called before it does anything."""
+        """Let the session count the frames that bypassed it: called before it does anything."""
         if self._place is not None:
             self.session.bypass.catch_up(self._place)
 
@@ -159,7 +159,7 @@ class Relay:
 
     @error_boundary
     def catch_up(self) -> None:
-        """Let the session count the frames that went past it."""
+        """Let the session count the frames that bypassed it."""
         self._catch_up()
 
     @error_boundary
@@ -219,14 +219,14 @@ class Relay:
     # -- called by the plane
 
     def received(self, direction: Direction, data: bytes) -> bool:
-        """Give bytes to the session, or let it go on with its work; return whether the slice is over."""
+        """Give bytes to the session, or let it continue its work; return whether the slice is over."""
         timeslice, pipe = self.timeslices[direction], self.session.pipes[direction]
         self._catch_up()
         self._perform(self.session.receive(direction, data, now_ns(), timeslice))
         return timeslice.end_step(pipe.handled)
 
     def ended(self, direction: Direction) -> None:
-        """Take the end of a stream."""
+        """Handle the end of a stream."""
         self._catch_up()
         self._perform(self.session.eof(direction, now_ns()))
 
@@ -237,7 +237,7 @@ class Relay:
             self._tasks.start_soon(self._end_after_linger, C2S if leg is self.client else S2C)
 
     def failed(self, error: BaseException) -> None:
-        """End the connection for a bug in its code, and pass no more: `run` raises the error."""
+        """End the connection for a bug in its code, and forward nothing more: `run` raises the error."""
         self.error = self.error or error
         self._halt()
         self.session.take_actions()  # those of the work that failed are not carried out
@@ -333,7 +333,7 @@ class Relay:
 
     def _arm(self) -> None:
         due = self.session.next_tick()
-        if due is not None and due < self.due:  # at a later one there is a look, which finds nothing to do
+        if due is not None and due < self.due:  # an earlier call is harmless: it finds nothing to do
             self.due = due
             self._deadlines.add(due, self.conn)
 
@@ -352,7 +352,7 @@ class Relay:
 
 
 def _with_lost_cause(end: End, client: PlaneLeg, server: PlaneLeg, error: str) -> End:
-    """Return an end with the cause that the sockets tell: to a session, a lost leg has only closed.
+    """Return an end with the cause that the sockets know: to the session, a lost leg has only closed.
 
     error: the -ERR with which the server closes; it may reset as well, where bytes of the client are left.
     """

@@ -4,11 +4,11 @@ It runs in the writer's thread.  Before a block is written, segments are deleted
 exceed the size by no more than the index of one segment, unless the open segment alone exceeds it (it gets
 what waits for the disk when it is due to end).
 
-An age is that of the last write to a segment.  It goes by a clock that nobody sets: from the moment at which
-the segment was finished, or else from what the times of the files said when this run began.  Between two
-writes of earlier runs, and before this run, at most half of the limit counts (`_STEP`): of a long time a
-clock that was set cannot be told from a proxy that was not running, and what was deleted does not come back.
-The oldest is that which was first in its run, of the earliest run.
+The age of a segment is the time since its last write, by a clock that cannot be set: since the segment was
+finished, or, for segments of earlier runs, as the times of the files said when this run began.  Between two
+writes of earlier runs, and before this run, at most half of the limit counts (`_STEP`): over a long time, a
+clock that was set cannot be told from a proxy that was not running, and a deletion cannot be undone.  The
+oldest segment is the first one of the earliest run.
 
 A segment may be deleted if
 1. its header has the owner of this recording.  The owner is the host and the listening addresses, so that a
@@ -67,7 +67,7 @@ _STEP: Final = 2
 class _Finished(NamedTuple):
     """A finished segment: its place in its run, and when it was begun and last written by the wall clock.
 
-    since: the moment from which its age counts, by the clock that nobody sets (ns).
+    since: the moment from which its age counts, by the clock that cannot be set (ns).
     """
 
     recorder: bytes
@@ -81,7 +81,7 @@ class _Finished(NamedTuple):
 
 
 class Retention:
-    """Deletes the segments of a recording that its limits have no room for, the oldest first."""
+    """Deletes the segments of a recording that exceed its limits, the oldest first."""
 
     def __init__(self, settings: RecordSettings, owner: str) -> None:
         self._keep = settings.keep
@@ -136,7 +136,7 @@ class Retention:
                 yield entry.name, entry.inode()
 
     def _examine(self, key: _Key) -> _Finished | None:
-        """Return a finished segment; None for one that is still written to, and for a file of others."""
+        """Return a finished segment; None for one that is still written to, or of another recording."""
         path = self._folder / key[0]
         try:
             with CaptureFile(path) as file:
@@ -158,7 +158,7 @@ class Retention:
     # -- the limits
 
     def make_room(self, more: int) -> Expired | None:
-        """Delete what the limits have no room for; None if that is nothing.
+        """Delete segments beyond the limits; None if there are none.
 
         more: the size of the open segment, with the bytes that will be written to it next.
         """
@@ -192,7 +192,7 @@ class Retention:
 
 
 def _elapsed() -> int:
-    """Return a clock in ns that nobody sets, and that runs while the machine is suspended, where it can."""
+    """Return a clock in ns that cannot be set, and that runs while the machine is suspended if possible."""
     return time.clock_gettime_ns(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 

@@ -1,13 +1,13 @@
 """The rules of a proxy as they are now: those of its start, the changes made on top, faults for a time.
 
 1. The *base* is what a rules file (or the code that made the proxy) says.  `load` brings a new one.
-2. A rule that stands in the file as at the last `load` keeps what was made of it since: changed, disabled,
-   removed, put elsewhere.  A rule that the file brings, changes or drops is as the file says; what was made
-   of it on top is gone, and `load` names it.  Rules that were added on top stay, behind those of the file.
+2. A rule that is the same in the file as at the last `load` keeps later changes: changed, disabled, removed,
+   moved.  A rule that the file adds, changes or drops is as the file says; changes on top of it are lost, and
+   `load` names it.  Rules that were added on top stay, after those of the file.
 3. A disabled rule keeps its count over all connections; counts of single connections begin anew.
-4. A fault for a time is a rule like any other until its time is over; then it is removed.
-5. Each change is whole or does not happen, and has a revision of its own: who edits a list that another one
-   has changed meanwhile is told (`StaleRules`).
+4. A fault for a time is a rule like any other until it expires; then it is removed.
+5. Each change is atomic, and has a revision of its own: an edit of a list that somebody else has changed
+   meanwhile is refused (`StaleRules`).
 6. Thousands of rules take seconds to read and to compile: `load_in_thread` does that beside the traffic, and
    installs the outcome at once.
 """
@@ -60,8 +60,8 @@ class RuleBook:
     """The rules of one proxy.  Its calls are those of one thread, the proxy's.
 
     compile: makes a chain of rules, in any thread, or raises ConfigError.  install: puts it in force, or
-    raises ConfigError and changes nothing.  ended: called with the name of a fault whose time is over.
-    base: the rules of the file, and entries those of now, by their names, in order.
+    raises ConfigError and changes nothing.  ended: called with the name of a fault that has expired.
+    base: the rules of the file, and entries the current ones, by their names, in order.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RuleBook:
         self._install = install
         self._ended = ended
         self._entries = {name: RuleEntry(rule) for name, rule in self.base.items()}
-        self._life = secrets.token_hex(4)  # a revision of another process is none of this one
+        self._life = secrets.token_hex(4)  # revisions of another process do not match
         self._revision = 0
         self._changed = trio.Event()
 
@@ -105,7 +105,7 @@ class RuleBook:
     # -- the file
 
     def load(self, rules: Iterable[Rule]) -> Loaded:
-        """Take the rules of the file anew (see 2 above).  Raises ConfigError, and changes nothing."""
+        """Load the rules of the file again (see 2 above).  Raises ConfigError, and changes nothing."""
         plan = self._plan(tuple(rules))
         self._commit(plan.entries)
         self.base = {rule.name: rule for rule in plan.base}
@@ -133,7 +133,7 @@ class RuleBook:
         return plan, self._compile(_enabled(self._with_known(plan.entries)))
 
     def _plan(self, rules: tuple[Rule, ...]) -> _Plan:
-        """Return what a load makes of the rules of now; it changes nothing."""
+        """Return the outcome of a load on the current rules; it changes nothing."""
         before = {name: rule.content for name, rule in self.base.items()}
         after = {rule.name: rule.content for rule in rules}
         new = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
@@ -153,7 +153,7 @@ class RuleBook:
         return _Plan(rules, entries, Loaded(gone, tuple(dict.fromkeys(undone))))
 
     def _undone(self, name: str, before: Mapping[str, str], after: Mapping[str, str]) -> bool:
-        """Tell whether a change on top is lost where the file says something new about its rule."""
+        """Tell whether a change on top is lost because the file has changed its rule."""
         entry = self._entries.get(name)
         now = entry.rule.content if entry is not None else None
         on = entry is None or entry.enabled
@@ -214,7 +214,7 @@ class RuleBook:
         self._changed.set()
 
     def _with_known(self, entries: dict[str, RuleEntry]) -> dict[str, RuleEntry]:
-        """Put the old rule itself where it was written the same: it has the count over all connections."""
+        """Keep the old object of an unchanged rule: it has the count over all connections."""
         found = dict(entries)
         for name, entry in entries.items():
             known = self._entries.get(name)
@@ -225,7 +225,7 @@ class RuleBook:
     # -- time
 
     async def run(self) -> None:
-        """Remove the faults whose time is over, until cancelled."""
+        """Remove expired faults, until cancelled."""
         while True:
             self._changed = trio.Event()
             ends = [entry.ends for entry in self._entries.values() if entry.ends is not None]

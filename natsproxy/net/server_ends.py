@@ -1,7 +1,7 @@
 """Connections that servers ended without an -ERR, reported together.
 
-A server that goes ends all of its connections at once.  Those of a moment are one warning for each server;
-the end of each is an event too, and no news.  An -ERR concerns one client: its connection is not counted.
+A server that stops ends all of its connections at once.  Those that end within a moment are one warning for
+each server, though the end of each is an event too.  An -ERR concerns one client: that end is not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ServerEnds:
         self._first.set()
 
     async def run(self) -> None:
-        """Report each moment's, until cancelled."""
+        """Report the ends of each moment, until cancelled."""
         try:
             while True:
                 await self._first.wait()

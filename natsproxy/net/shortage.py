@@ -1,7 +1,7 @@
-"""A shortage of the process itself: it has no descriptor, or the system no memory, for one more connection.
+"""A shortage of the process itself: no descriptor, or no memory in the system, for one more connection.
 
-Neither clients nor servers are to blame, and each attempt of each client would only repeat it: it is one
-error when it begins, and one warning when there has been none for a while, with its length and a count.
+Neither clients nor servers are to blame, and an error for each attempt would only repeat it: it is one error
+when it begins, and one warning when no attempt has failed for a while, with its length and a count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REMEDIES: Final = {errno.EMFILE: " (raise the limit of open files: ulimit -n, L
 
 
 class OwnShortage(Exception):
-    """There is nothing left for a connection to a server; the text is the reason."""
+    """No resources are left for a connection to a server; the text is the reason."""
 
 
 class Shortage:
@@ -32,7 +32,7 @@ class Shortage:
         self._since = self._last = self._count = 0
 
     def met(self, error: OSError) -> str:
-        """Note that a connection failed for it; return the reason, as a sentence."""
+        """Note that a connection failed for lack of resources; return the reason, as a sentence."""
         self.look()
         now = self._last = self._clock()
         reason = f"natsproxy can open no more connections: {error.strerror}"

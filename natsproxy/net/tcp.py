@@ -1,4 +1,4 @@
-"""The kernel's part of a TCP connection: it finds peers that vanished, and keeps facts (TCP_INFO)."""
+"""The kernel's part of a TCP connection: keep-alive, which detects dead peers, and facts (TCP_INFO)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ The kernel probes no connection with bytes on their way: it would repeat those f
 
 
 def keep_alive(sock: socket.socket) -> None:
-    """Let the kernel end a connection whose peer vanished without a word, within minutes.
+    """Let the kernel end a connection whose peer vanished without closing it, within minutes.
 
     Raises OSError where it is gone already.
     """

@@ -1,12 +1,12 @@
 """The time slices of a relaying task, so that one busy connection does not starve the others.
 
-A task gives way to the others when its slice is over.  Work has two prices:
+A task yields to the others when its slice is over.  Work has two kinds of cost:
 
 1. The session's own work (rules, held frames) is measured while it is done: the session asks `reached`
    between the frames that cost Python work, and stops there.
-2. The consequences of a step (events, records, the recording filter, system calls) cost their time only after
+2. The consequences of a step (events, records, the recording filter, system calls) take their time only after
    the session has returned.  So the number of frames of a step is bounded: a step that took longer than a
-   slice sets the next bound from its price per frame, and a full step that was cheaper doubles it.
+   slice sets the next bound from its cost per frame, and a full step that was cheaper doubles it.
 
 The clock is the processor's and not trio's: trio's mock clock does not move while work is done.
 """
@@ -42,7 +42,7 @@ class Timeslice(WorkLimit):
         self.begin()
 
     def begin(self) -> None:
-        """Begin a slice: the task has just given way to the others, or waited."""
+        """Begin a slice: the task has just yielded to the others, or waited."""
         self._step = self.clock()
         self._end = self._step + LENGTH
 
@@ -51,7 +51,7 @@ class Timeslice(WorkLimit):
         return self.clock() >= self._end
 
     def end_step(self, frames: int) -> bool:
-        """Set the next bound from the price of a step of `frames` frames; tell whether the slice is over."""
+        """Set the next bound from the cost of a step of `frames` frames; tell whether the slice is over."""
         now = self.clock()
         took, self._step = now - self._step, now
         if self.observe is not None:

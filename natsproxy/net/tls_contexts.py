@@ -1,7 +1,7 @@
 """The TLS contexts of a proxy: certificates, keys and CAs, as the settings name them.
 
-Connections take the context of the moment when they are set up.  `load` reads the files anew, and changes
-nothing where one of them is bad.  Errors name settings, never the file of a key.
+A connection uses the context that is current when it is set up.  `load` reads the files again, and changes
+nothing if one of them is bad.  Errors name settings, never the file of a key.
 """
 
 from __future__ import annotations

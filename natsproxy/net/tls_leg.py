@@ -8,11 +8,11 @@ Theory
 3. A peer ends its stream by close_notify.  A stream that ends without it was cut off, by whomever, so the leg
    is `lost`; a handshake that fails, or takes too long, loses the leg as well, and `lost` has the reason.
 4. Where TLS is only offered, first bytes that are none of TLS make the leg a plain one.
-5. Under TLS 1.3 a peer judges our certificate after our side of the handshake is done: its alert comes as the
-   first thing that is received, and is the reason then.  A server that takes the certificate sends a session
-   ticket at that time (Go and OpenSSL do so, unless they are told not to).
+5. Under TLS 1.3 a peer verifies our certificate after our side of the handshake is done: if it refuses, its
+   alert is the first thing that is received, and the reason.  A server that accepts the certificate sends a
+   session ticket at that time (Go and OpenSSL do so, unless they are told not to).
 6. A server may still end the connection then, for a certificate that is not among those that it pins.  So
-   `on_word` tells what its first word behind the handshake is: bytes, or the end.
+   `on_word` tells what comes first after the handshake: bytes, or the end.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class TlsLeg(LayeredLeg):
                 await self.wait_readable()
 
     async def judged(self) -> None:
-        """Return when the server has taken our certificate (see 5).  Raises LegLost where it refuses."""
+        """Return when the server has accepted our certificate (see 5).  Raises LegLost where it refuses."""
         while not (self._first or self._ended or self._has_ticket):
             await self.wait_readable()
             self._first = self.try_receive()
@@ -239,7 +239,7 @@ class TlsLeg(LayeredLeg):
         return b"" if self._ended else None
 
     def _without_tls(self, data: bytes) -> bytes:
-        """Return the first bytes of a peer that speaks no TLS, where it need not.  Raises LegLost."""
+        """Return the first bytes of a peer without TLS, if TLS is optional.  Raises LegLost."""
         if not self._optional:  # as from nats-server: no alert to a peer that would not know it
             self.plain = data
             raise self._lose("TLS handshake: the peer speaks no TLS")

@@ -33,8 +33,8 @@ from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
 from natsproxy.protocol.info import Info
 from natsproxy.session.login import info_of
 
-_RETRY: Final = 0.05  # seconds between attempts while a client is kept waiting
-_AT_THAT_PACE: Final = 10  # clients that are held; with more of them each waits longer
+_RETRY: Final = 0.05  # seconds between attempts while a client is held
+_AT_THAT_PACE: Final = 10  # clients that are held; with more of them each retries less often
 _AT_ONCE: Final = 0.25  # seconds in which a server that refuses our certificate ends the connection
 _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
@@ -84,7 +84,7 @@ class Upstreams:
         """
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
-            if leg.has_left():  # it may have come again several times: only one of these is to get a server
+            if leg.has_left():  # it may have reconnected several times: only one of these is to get a server
                 raise ClientLeft
             try:
                 dialled, reasons = await self._attempt(client)
@@ -115,7 +115,7 @@ class Upstreams:
             self._held -= 1
 
     async def probe(self) -> None:
-        """Dial once, on our own behalf, and close what is found; it is for `unready`."""
+        """Dial once, for no client, and close the connection; this updates `unready`."""
         try:
             dialled, reasons = await self._attempt(None)
         except OwnShortage:
@@ -175,7 +175,7 @@ class Upstreams:
         return dialled, []
 
     def _judged(self, endpoint: Endpoint, refusal: str) -> None:
-        """Take that a server serves, or the reason why it ended a connection behind its TLS handshake."""
+        """Note that a server serves, or the reason why it ended a connection after its TLS handshake."""
         if not refusal:
             self.unready = None
             self._health.up()
@@ -200,14 +200,14 @@ class Upstreams:
         health.unresolved(unresolved)
         addresses = Counter(endpoint.server for endpoint in endpoints)
         for endpoint, reason in race.failures.items():
-            # A name leads to the addresses that are in use: one that is not is no news.
+            # A name leads to other addresses that are in use: the failure of one is only informative.
             health.report(endpoint, reason, "warning" if addresses[endpoint.server] == 1 else "info")
         for endpoint in race.slow:
             reason = f"{endpoint} has sent no INFO in {SLOW} s"
             health.report(endpoint, reason, "warning", from_count=_OFTEN)
 
     def heard(self, endpoint: Endpoint, said: Info | str) -> None:
-        """Take an INFO of a server, or the text of an -ERR with which it closes."""
+        """Handle an INFO of a server, or the text of an -ERR with which it closes."""
         if isinstance(said, str):
             if classify(said).kind is MAX_CONNECTIONS:
                 self._health.takes_no_more(endpoint, "has as many connections as it takes")

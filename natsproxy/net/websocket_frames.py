@@ -1,8 +1,8 @@
-"""The data in WebSocket frames, given on as it comes.
+"""The data in WebSocket frames, passed on as it arrives.
 
-The library's protocol holds a frame until it is whole.  But nats-server sends all that waits for a client as
-one frame, tens of megabytes after a pause, and so may clients with a large message.  Therefore data passes
-beside the library: it is shown headers only, and checks their bits, masks and order.  Control frames are
+The library's protocol buffers a frame until it is whole.  But nats-server sends all that waits for a client
+as one frame, tens of megabytes after a pause, and so may clients with a large message.  Therefore data
+bypasses the library, which gets headers only, and checks their bits, masks and order.  Control frames are
 small; the library gets them whole, and answers them.
 """
 
@@ -67,7 +67,7 @@ class FrameReader:
         return b"".join(pieces)
 
     def _begin(self, data: bytes, at: int) -> int:
-        """Begin with the frame whose header is there; return where that ends, 0 where it is not whole yet."""
+        """Begin a frame; return where its header ends, 0 if that is not whole yet."""
         if at + 2 > len(data):
             return 0
         first, masked, length = data[at], data[at + 1] & _MASKED, data[at + 1] & ~_MASKED

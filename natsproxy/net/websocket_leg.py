@@ -1,7 +1,7 @@
 """A leg with WebSocket: the NATS stream in binary frames, over a plain leg or one with TLS.
 
-The borders of frames mean nothing to NATS: a frame may hold half a message or a hundred.  So what is received
-is given on as it comes, whatever the length of its frame, and what is written at once becomes one frame.  The
+Frame boundaries mean nothing to NATS: a frame may hold half a message or a hundred.  So received bytes are
+passed on as they arrive, whatever the length of their frame, and bytes written at once become one frame.  The
 library's sans-I/O protocol does all the rest: upgrade, pings, the closing handshake.
 
 Compression is neither offered nor accepted, as nats-server does by default.  No subprotocol is chosen:
@@ -90,7 +90,7 @@ class WebSocketLeg(LayeredLeg):
         return [*self._protocol.data_to_send()]
 
     def finish(self) -> None:
-        """Tell the peer that nothing follows; it ends the stream then."""
+        """Send a Close frame; the peer then ends the stream."""
         if self._protocol.state is OPEN:
             self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
             with suppress(LegLost):

@@ -1,7 +1,7 @@
 """The writer thread of a recorder: it writes sealed blocks to the capture, one after another.
 
-The writer has a thread of its own: a trip through the loop for each block would cost a time slice of every
-busy connection, and at speed more traffic comes in that time than a block holds.  Nearly all the time of the
+The writer has a thread of its own: a round of the loop for each block would cost a time slice of every busy
+connection, and at full load more traffic comes in that time than a block holds.  Nearly all the time of the
 thread goes into calls that release the interpreter lock (checksum, compression, writev), so traffic does not
 wait for it.
 
@@ -10,7 +10,7 @@ the blocks behind it wait in memory, and the recorder bounds them and seals no s
 gets two calls for an outage: one when writing first fails, and one when writing goes on and the queue has
 room again.
 
-The thread answers for all that it is given, and for what the recorder had no room for:
+The thread accounts for all that it is given, and for what the recorder had no room for:
 1. A block is written whole, or it is given up and becomes a part of the loss.  Only after `end` are blocks
    given up.
 2. The loss goes into the capture as a gap record before any later block, and before the index.
@@ -129,7 +129,7 @@ class WriterThread:
 
     @property
     def behind(self) -> bool:
-        """True while so many blocks wait that another small one would only take memory."""
+        """True while so many blocks wait that sealing a small one would only cost memory."""
         return self._jobs.qsize() >= _MANY
 
     @property
@@ -238,7 +238,7 @@ class WriterThread:
             self._lose(loss)
 
     def _look(self) -> None:
-        """Look for segments that are finished now, and delete those that there is no room for."""
+        """Look for segments that are finished now, and delete those beyond the limits."""
         if self._retention is not None and self._writer.file is not None:
             try:
                 self._retention.look(self._writer.file)
