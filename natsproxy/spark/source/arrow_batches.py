@@ -1,7 +1,7 @@
 """Arrow batches made from blocks of captures: the work of a Spark task.
 
 A task gets one partition (`partitions.py`) and yields one Arrow batch for each of its blocks.  Batches of
-frames are made by the capture's own decoder, in the columns that Spark asks for and no others.  Items (opens,
+frames are made by the decoder of captures, in the columns that Spark requests and no others.  Items (opens,
 closes, firings, gaps) are few, so their rows are made in Python.
 
 Damage never ends a task unless the option `mode` is FAILFAST: it becomes a row of its own, or no row.  A file
@@ -34,14 +34,14 @@ _ITEM_COLUMNS = [column.split() for column in ITEMS.split(", ")]
 
 
 def arrow_schema(schema: StructType | pa.Schema) -> pa.Schema:
-    """Return the columns that Spark asks for as an Arrow schema, which is what Sail asks with."""
+    """Return the requested columns as an Arrow schema, which Sail passes as such."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC") if isinstance(schema, StructType) else schema
 
 
 def item_schema() -> pa.Schema:
-    """Return all columns of items; a task of Spark's has no session that could read their DDL."""
+    """Return all columns of items; a Spark task has no session that could parse their DDL."""
     import pyarrow as pa
 
     from natsproxy.capture.columns.arrow import TYPES
@@ -50,7 +50,7 @@ def item_schema() -> pa.Schema:
 
 
 class Wanted(NamedTuple):
-    """The rows that are wanted of a partition: their columns, and the options of the read."""
+    """The rows requested of a partition: their columns, and the options of the read."""
 
     schema: pa.Schema
     options: Options
@@ -71,12 +71,12 @@ def read_together(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the Arrow batches of one partition for several tables.
 
-    Each file is opened once, and each block is read once.  With each batch comes the place of its table among
+    Each file is opened once, and each block is read once.  Each batch comes with the index of its table in
     `wanted`.  Raises CaptureError for a damaged block, or a segment that is gone, where `mode` is FAILFAST,
     and for a segment that cannot be opened.
     """
     if not isinstance(partition, BlockPartition):
-        return  # Spark's stand-in where there are no partitions
+        return  # Spark's placeholder if there are no partitions
     for run in partition.runs:
         yield from _read_run(run, wanted)
 
@@ -99,7 +99,7 @@ def _read_run(run: BlockRun, wanted: Sequence[Wanted]) -> Iterator[tuple[int, pa
 
 
 def _read_block(run: BlockRun, file: CaptureFile, offset: int, wanted: Wanted) -> pa.RecordBatch:
-    """Return the batch of a block; where it is damaged that of a copy, or the row that tells of it."""
+    """Return the batch of a block; if it is damaged, that of a copy, or the row that reports the damage."""
     try:
         return _block_batch(file, offset, wanted)
     except CaptureError as error:
@@ -112,7 +112,7 @@ def _read_block(run: BlockRun, file: CaptureFile, offset: int, wanted: Wanted) -
 
 
 def _read_copies(run: BlockRun, error: MissingCapture, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of those blocks of a deleted file that others hold, and a row for all the rest."""
+    """Yield the batches of the blocks of a deleted file that other files hold, and a row for all the rest."""
     lost: int | None = None
     for offset in run.offsets:
         batch = _from_copies(run.copies.get(offset, ()), wanted)
@@ -127,7 +127,7 @@ def _read_copies(run: BlockRun, error: MissingCapture, wanted: Wanted) -> Iterat
 
 
 def _from_copies(copies: tuple[BlockPlace, ...], wanted: Wanted) -> pa.RecordBatch | None:
-    """Return the batch of the first copy of a block that is whole; None where none is."""
+    """Return the batch of the first intact copy of a block; None if there is none."""
     for name, offset in copies:
         with suppress(CaptureError), open_segment(name) as file:
             return _block_batch(file, offset, wanted)
@@ -146,7 +146,7 @@ def _block_batch(file: CaptureFile, offset: int, wanted: Wanted) -> pa.RecordBat
 
 
 def _to_batch(columns: dict[str, list[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return an Arrow batch of columns; a column of the schema that is not given is NULL in every row."""
+    """Return an Arrow batch of columns; columns of the schema that are not given are NULL in every row."""
     import pyarrow as pa
 
     rows = max(map(len, columns.values()), default=0)
@@ -177,12 +177,12 @@ def _item_row(ref: BlockRef, item: Item) -> tuple[Any, ...]:
 
 
 def _damage_batch(run: BlockRun, damage: Damage, wanted: Wanted) -> pa.RecordBatch:
-    """Return the one row that stands for damage; none with DROPMALFORMED."""
+    """Return the row that reports damage; none with DROPMALFORMED."""
     schema, options = wanted
     if options.mode == "DROPMALFORMED":
         return _to_batch({}, schema)
     recorder, _, number = run.segment
-    named = run.name in damage.reason  # also where there is no file any more
+    named = run.name in damage.reason  # also if the file is gone
     reason = damage.reason if named else str(CaptureError(damage.reason, path=run.name, offset=damage.offset))
     row: dict[str, Any] = {
         "recorder": recorder,

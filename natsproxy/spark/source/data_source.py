@@ -5,11 +5,11 @@
     spark.readStream.format("natscap").load("captures/")          (`natsproxy/spark/source/stream.py`)
 
 A partition holds neighbouring blocks of about 64 MiB, of one file or of many.  Projection is the schema that
-the reader asks for: only its columns are made.  Pruning is by options, which
+the reader requests: only its columns are made.  Pruning is by options, which
 `natsproxy/spark/source/options.py` lists.  The columns of frames are explained in
 `natsproxy/capture/columns/table.py`.
 
-The option `mode` decides about a damaged block and about bytes that are no block.  PERMISSIVE gives one row
+The option `mode` says how to treat a damaged block, or bytes that are not a block.  PERMISSIVE gives one row
 with op `_corrupt` and the reason in `err` (among items: a gap with that reason); DROPMALFORMED gives no row;
 FAILFAST raises an error that names file and byte.
 
@@ -50,7 +50,7 @@ class NatscapDataSource(DataSource):
         return ITEMS if parse(self.options).what == "items" else FRAMES
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a batch reader of the columns of `schema`.  Raises ConfigError for one that there is not."""
+        """Return a batch reader of the columns of `schema`.  Raises ConfigError for an unknown column."""
         return NatscapReader(schema, _checked(schema, self.options))
 
     def streamReader(self, schema: StructType) -> NatscapStream:
@@ -59,7 +59,7 @@ class NatscapDataSource(DataSource):
 
 
 def _checked(schema: StructType, given: Mapping[str, str]) -> Options:
-    """Return the options of a read, after a look at the columns that it asks for."""
+    """Return the options of a read; refuse columns that do not exist."""
     options = parse(given)
     known = [column.split()[0] for column in (ITEMS if options.what == "items" else FRAMES).split(", ")]
     for name in schema.names:
@@ -87,6 +87,6 @@ class NatscapReader(DataSourceReader):
 
 
 def plan(options: Options) -> list[BlockPartition]:
-    """Return the partitions of captures, as far as their blocks may hold wanted rows."""
+    """Return the partitions of captures with the blocks that may hold wanted rows."""
     files = survey(options.paths, options.query) if options.survey is None else load(options.survey)
     return list(pack(files, options, shares(files)))

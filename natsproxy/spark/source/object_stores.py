@@ -2,8 +2,8 @@
 
 A place is an address (`s3://bucket/folder/*.ncap`, `gs://`, `abfs://`, `hdfs://`, `file://`); Hadoop's
 `s3a://` and `s3n://` mean `s3://` here.  Its wildcards are those of a local glob: `*`, `?` and `[...]`,
-folder by folder.  Where they mean themselves they are percent-encoded (`%3F` is a question mark).  A `?` with
-`name=value` behind it begins pyarrow's own settings (`?endpoint_override=...&region=...`).
+folder by folder.  Percent-encoded, they are literal characters (`%3F` is a question mark).  A `?` with
+`name=value` after it begins pyarrow's own settings (`?endpoint_override=...&region=...`).
 
 pyarrow asks for an object's size when it opens it: that is one request.  `open_for_planning` needs one more
 for a small object, two for a large one.
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 AT_ONCE: Final = 32
-"""The requests that are under way at once while captures are planned."""
+"""The number of concurrent requests while reads of captures are planned."""
 _WHOLE: Final = 1 << 20
-"""The bytes of an object up to which all of it is fetched at once."""
+"""The size up to which a whole object is fetched in one request, bytes."""
 _END: Final = 64 << 10
-"""The bytes that a request brings of a larger one: header, or footer and index."""
+"""The bytes that a request fetches of a larger one: header, or footer and index."""
 _READ_BUFFER: Final = 8 << 20
-"""The bytes that a request brings while blocks are read one after another."""
+"""The bytes that a request fetches while blocks are read one after another."""
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _HADOOP = re.compile(r"^s3[an]://", re.IGNORECASE)
 _SETTINGS = re.compile(r"\?[A-Za-z_]\w*=[^?]*$")
@@ -74,7 +74,7 @@ def open_for_reading(place: str) -> CaptureFile:
 
 
 def open_for_planning(place: str) -> CaptureFile:
-    """Open one segment whose header and index are wanted, in few requests."""
+    """Open one segment to read its header and index, in few requests."""
     return CaptureFile(place, cast("IO[bytes]", _Ends(_open(place))))
 
 
@@ -89,7 +89,7 @@ def _open(place: str) -> NativeFile:
 
 
 class _Ends:
-    """An object of which few ranges are read: what a request brings is kept until the next."""
+    """An object of which few ranges are read: the last range fetched is kept."""
 
     def __init__(self, source: NativeFile) -> None:
         self._source = source
@@ -110,7 +110,7 @@ class _Ends:
         return data
 
     def _fetch(self, end: int) -> None:
-        """Get the range from here to `end`, and what may be asked for next."""
+        """Fetch the range from here to `end`, and what may be read next."""
         if self._size <= _WHOLE:
             self._start, end = 0, self._size
         elif self._size - self._at <= _END:
@@ -154,11 +154,11 @@ def _resolve(address: str, settings: str, place: str) -> tuple[FileSystem, str]:
 
 @lru_cache(maxsize=16)
 def file_system(address: str) -> tuple[FileSystem, str]:
-    """Return the file system behind an address, and the path of its top; each is made once."""
+    """Return the file system behind an address, and the path of its root; each is made once."""
     import pyarrow
     from pyarrow.fs import FileSystem
 
-    # The connections of an S3 client are as many as pyarrow's threads for input and output.
+    # An S3 client has as many connections as pyarrow has I/O threads.
     pyarrow.set_io_thread_count(max(AT_ONCE, pyarrow.io_thread_count()))
     made: tuple[FileSystem, str] = FileSystem.from_uri(address)
     return made

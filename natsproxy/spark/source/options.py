@@ -1,6 +1,6 @@
 """The options of `format("natscap")`, read once and checked.
 
-Spark hands options over as strings under case-insensitive names; another name than these is refused.  All of
+Spark passes options as strings under case-insensitive names; unknown names are refused.  All of
 them, with their defaults:
 
     path, paths      a place (`natsproxy/spark/source/paths.py`), or several as a JSON list
@@ -14,7 +14,7 @@ them, with their defaults:
     mode             PERMISSIVE (default), DROPMALFORMED, FAILFAST: for damaged blocks, see `data_source.py`
     partitionBytes   the bytes that one task reads, about (64 MiB)
     maxBytesPerTrigger   of a stream: the bytes that one batch takes, about (256 MiB)
-    survey           a file with the survey of these captures, made before (`survey.py`); none: it is made
+    survey           a file with an earlier survey of these captures (`survey.py`); without it one is made
     failOnDataLoss   of a stream where a segment is missing: "true" (default) stops it, "false" goes on
 """
 
@@ -81,7 +81,7 @@ class _Given:
         return self._options.get(name.lower())
 
     def refuse_others(self) -> None:
-        """Raise ConfigError for an option that was not asked for."""
+        """Raise ConfigError for an unknown option."""
         for name in sorted(self._options.keys() - self._known.keys()):
             near = get_close_matches(name, self._known, 1)
             hint = (

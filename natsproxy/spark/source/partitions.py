@@ -1,14 +1,14 @@
 """Partitions of a read: neighbouring blocks, about `partitionBytes` together, of one segment or of many.
 
 A recorder that rotates by the minute leaves thousands of small files.  Their blocks share partitions, so that
-neither tasks nor the files that tasks write are as many.  Opening a file costs as much as reading some bytes
-of it, which are counted for it here.
+tasks, and the files that they write, are fewer.  Opening a file costs as much as reading some bytes, which
+are added to its size here.
 
 Several files may hold one segment: a copied file, or what `capture recover` made beside its source.  A block
-is identified by its segment (recorder, boot, number) and by its summary, which a copy has too, at whatever
-offset it stands there.  So each block counts once: it is read from the file that has most of the segment's
-blocks, and where it is damaged there, from the next file that has it.  Damage is reported once as well, and
-only for a file that has every block that any other file has: what one file lost and another has is not lost.
+is identified by its segment (recorder, boot, number) and by its summary, which a copy has too, at any offset.
+So each block counts once: it is read from the file that has most of the segment's blocks, and if it is
+damaged there, from the next file that has it.  Damage is reported once as well, and only for a file that has
+every block that any other file has: a block that another file has is not lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from natsproxy.spark.source.survey import SegmentFile
 from natsproxy.spark.source.walk import Damage
 
 OPEN_BYTES: Final = 256 << 10
-"""The bytes that take as long to read as a file takes to open, about: of an object store."""
+"""The bytes that take about as long to read as a file on an object store takes to open."""
 
 BlockPlace = tuple[str, int]
 """A block's file, and the offset of its header there."""
@@ -38,7 +38,7 @@ class Share(NamedTuple):
     """The part of a file that is read, where other files hold the same segment.
 
     blocks: the offsets of the blocks that are read from it, with the places of their copies.  damage: what is
-    reported of it.
+    reported of the file.
     """
 
     blocks: dict[int, tuple[BlockPlace, ...]]
@@ -48,7 +48,7 @@ class Share(NamedTuple):
 class BlockRun(NamedTuple):
     """The blocks that a task reads from one file: the offsets of their headers, and the damage between them.
 
-    segment: its recorder, boot and number.  wall: its begin (Unix ns).  copies: the places of the same blocks
+    segment: its recorder, boot and number.  wall: its start (Unix ns).  copies: the places of the same blocks
     in other files, by their offsets in this one.
     """
 
@@ -73,7 +73,7 @@ def pack(
 ) -> Iterator[BlockPartition]:
     """Yield the partitions of files, in order.
 
-    shares: the part that counts of files whose segment other files hold too.  Raises CaptureError for damage
+    shares: the part to read of files whose segment other files hold too.  Raises CaptureError for damage
     with mode FAILFAST.
     """
     runs: list[BlockRun] = []

@@ -1,8 +1,8 @@
 """Paths of captures: files, folders of segments, globs, and the same on object stores.
 
 A place with a scheme is read through `pyarrow.fs` (`object_stores.py`), with pyarrow's own credentials (for
-S3 the AWS chain: environment, profile, instance role), not with `spark.hadoop.*`.  Anything else is a path of
-this machine: on a cluster every node must see it.
+S3 the AWS chain: environment, profile, instance role), not with `spark.hadoop.*`.  Anything else is a local
+path: on a cluster every node must see it.
 
 Objects do not grow, so closed segments are uploaded.  Local files may still be written to.
 """
@@ -26,7 +26,7 @@ def segments(place: str) -> list[str]:
     if found:
         return found
     if not is_url(place):
-        open_capture(place)  # it raises the more exact error
+        open_capture(place)  # raises the more exact error
     raise CaptureError("there is no capture here (no such file, folder or *.ncap in it)", path=place)
 
 
@@ -52,10 +52,10 @@ def _glob_root(where: Path) -> tuple[Path, str]:
 
 
 def open_segment(place: str) -> CaptureFile:
-    """Open one segment file, wherever it is, to read its blocks."""
+    """Open one segment file, local or remote, to read its blocks."""
     return object_stores.open_for_reading(place) if is_url(place) else CaptureFile(Path(place))
 
 
 def open_for_planning(place: str) -> CaptureFile:
-    """Open one segment file, wherever it is, to see which blocks it has."""
+    """Open one segment file, local or remote, to list its blocks."""
     return object_stores.open_for_planning(place) if is_url(place) else CaptureFile(Path(place))

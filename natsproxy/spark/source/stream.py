@@ -2,29 +2,29 @@
 
     spark.readStream.format("natscap").load("captures/").writeStream...
 
-**Offsets** are `{recorder: [segment, byte]}`: all bytes of that recorder before that byte of that segment are
-taken.  There is one entry per recorder, however many segments it has.  Where a segment is over (it has its
-index, or there is a later one), the offset is the beginning of the next, so a segment that was read and is
-over may be removed.  Spark compares offsets as text, so keys are always sorted.
+**Offsets** are `{recorder: [segment, byte]}`: all bytes of that recorder before that byte of that segment
+have been read.  There is one entry per recorder, however many segments it has.  If a segment is complete (it
+has its index, or there is a later one), the offset is the beginning of the next, so a complete segment that
+was read may be removed.  Spark compares offsets as text, so keys are always sorted.
 
-**Only whole blocks** are taken; a half-written block waits until it is whole.  Files are listed before they
-are walked: a segment that was not the last one in the list gets nothing more.
+**Only whole blocks** are read; a half-written block waits until it is whole.  Files are listed before they
+are read: a segment that was not the last one in the list does not grow any more.
 
 **Batches** are bounded by `maxBytesPerTrigger` (at least one block each, whatever its size).  Blocks of
-several recorders are taken in the order of their times, so that no recorder falls behind the others: a
+several recorders are read in the order of their times, so that no recorder falls behind the others: a
 watermark is the maximum over all of them.  With `Trigger.AvailableNow` the stream ends at the blocks that
 were there when it began.
 
-**Order**: the segments of a recorder are taken by number.  A missing segment stops the stream with an error
-that names it, since it may still be on its way (`failOnDataLoss=false` goes on behind it).  A recorder that
-is there when a stream first begins is taken from its lowest segment, one that appears later from segment 0.
+**Order**: the segments of a recorder are read by number.  A missing segment stops the stream with an error
+that names it, since it may still arrive (`failOnDataLoss=false` skips it).  A recorder that exists when a
+stream first starts is read from its lowest segment, one that appears later from segment 0.
 
-**Retention**: where a recorder keeps only so much (`--record-keep`, which its segments say), older segments
-than those that are there have been deleted, and are not on their way.  The stream goes on, with a row of
-damage that tells what it came too late for; so it does with `failOnDataLoss=false` for every loss.
+**Retention**: if a recorder deletes old segments (`--record-keep`, which its segments note), missing ones
+that are older than the existing ones will not arrive.  The stream goes on, with a row of damage that reports
+what was deleted before it was read; with `failOnDataLoss=false` it does so for every loss.
 
-The same offsets always give the same partitions and rows, as long as the segments are there: Spark may ask
-again after a crash.
+The same offsets always give the same partitions and rows, as long as the segments exist: Spark may ask again
+after a crash.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Files = dict[str, dict[int, str]]
 
 
 class SegmentIdentity(NamedTuple):
-    """The recorder of a segment, its number, and the mark of a recorder with limits."""
+    """The recorder of a segment, its number, and whether the recorder deletes old segments."""
 
     recorder: str
     number: int
@@ -71,9 +71,9 @@ class SegmentIdentity(NamedTuple):
 
 
 class BlockEnd(NamedTuple):
-    """The end of one block: its recorder's position behind it, the block's time (Unix ns) and size (bytes).
+    """The end of one block: its recorder's position after it, the block's time (Unix ns) and size (bytes).
 
-    The time stands first, since blocks of several recorders are merged in this order.
+    The time comes first, since blocks of several recorders are merged in this order.
     """
 
     wall: int
@@ -98,7 +98,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {recorder: [min(files), 0] for recorder, files in sorted(self._files().items())}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the bound of a batch, bytes."""
+        """Return the limit of a batch, in bytes."""
         return ReadMaxBytes(self._options.batch_bytes)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -111,7 +111,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """Return the end of the next batch."""
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None  # else all blocks there are
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None  # else all blocks
         files, positions = self._files(), _positions(start)
         taken = 0
         with ExitStack() as open_files:  # the merge is left early, with one segment of each recorder open
@@ -174,12 +174,12 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(sorted(files.items()))
 
     def _ends(self, files: Files) -> dict[str, Position]:
-        """Return the position behind the last whole block of each recorder."""
+        """Return the position after the last whole block of each recorder."""
         ends = {}
         for recorder, numbered in files.items():
             last = max(numbered)
             ends[recorder] = (last, 0)
-            with suppress(MissingCapture):  # it is deleted just now
+            with suppress(MissingCapture):  # deleted in the meantime
                 for block in self._segment_blocks(recorder, last, numbered[last], 0, over=False):
                     ends[recorder] = block.position
         return ends
@@ -187,7 +187,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _recorder_blocks(
         self, recorder: str, files: dict[int, str], start: Position
     ) -> Generator[BlockEnd, None, None]:
-        """Yield the blocks of one recorder behind `start`, up to the end that AvailableNow has set."""
+        """Yield the blocks of one recorder after `start`, up to the end that AvailableNow has set."""
         stop_at = (1 << 62, 0) if self._stop_at is None else self._stop_at.get(recorder, (0, 0))
         last = max(files)
         for number in self._in_order(recorder, files, start[0], min(last, stop_at[0])):
@@ -203,9 +203,9 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _segment_blocks(
         self, recorder: str, number: int, name: str, byte: int, *, over: bool
     ) -> Iterator[BlockEnd]:
-        """Yield the blocks of one segment behind a byte.
+        """Yield the blocks of one segment after a byte.
 
-        The last one of a segment that is over ends at the beginning of the next segment.
+        The last one of a complete segment ends at the beginning of the next segment.
         """
         with open_for_planning(name) as file:
             indexed = file.indexed() if byte <= START else None
@@ -216,7 +216,7 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if block is not None:
                     if last is not None:
                         yield last
-                    last = block  # held back: the last one gets another position if the segment is over
+                    last = block  # held back: the last one gets another position if the segment is complete
         if over or indexed is not None:
             last = (last or BlockEnd(0, recorder, (number, 0), 0))._replace(position=(number + 1, 0))
         if last is not None:
@@ -242,16 +242,16 @@ class NatscapStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise CaptureError(text, path=", ".join(self._options.paths))
 
     def _may_be_lost(self, files: dict[int, str], number: int) -> bool:
-        """Tell whether a segment that is not there is no reason to stop."""
+        """Tell whether a missing segment is no reason to stop."""
         if not self._options.fail_on_loss:
             return True
-        if files:  # the oldest go first: one between others is on its way
+        if files:  # the oldest are deleted first: one between others may still arrive
             return number < min(files) and self._known[files[min(files)]].limited
-        return any(known.limited for known in self._known.values())  # a later run deleted all of this one
+        return any(known.limited for known in self._known.values())  # a later run has deleted all of this one
 
 
 def _lost(recorder: str, first: int, last: int, wall: int) -> SegmentFile:
-    """Return a stand-in for segments that are gone, with a row of damage."""
+    """Return a placeholder for deleted segments, with a row of damage."""
     name = f"segment {first}" if first == last else f"segments {first} to {last}"
     reason = f"{name} of recorder {recorder} were deleted before they were read"
     return SegmentFile("", (recorder, "", first), wall, 0, (), (Damage(0, 0, reason),))
@@ -271,7 +271,7 @@ def _block_end(
 
 
 def _identity(name: str) -> SegmentIdentity | None:
-    """Return the identity of a segment; None for one that has not begun, or is deleted just now."""
+    """Return the identity of a segment; None for one without a header yet, or deleted in the meantime."""
     try:
         with open_for_planning(name) as file:
             segment = file.segment

@@ -1,8 +1,8 @@
-"""The survey of captures before they are read: each file is opened once, and what it holds is remembered.
+"""The survey of captures before they are read: each file is opened once, and its contents are noted.
 
-On an object store a file takes two requests if it is small, three otherwise, and many files are looked at
-together.  A survey can be saved, for processes that plan reads of the same captures: Spark plans each read in
-a process of its own.
+On an object store a small file takes two requests, a larger one three, and many files are read concurrently.
+A survey can be saved, for processes that plan reads of the same captures: Spark plans each read in a process
+of its own.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class PlacedBlock(NamedTuple):
 class SegmentFile(NamedTuple):
     """A segment file: the segment that it holds, its size, its blocks and damage.
 
-    segment: recorder, boot and number.  wall: its begin (Unix ns), or 0.  closed: its recorder has ended it.
+    segment: recorder, boot and number.  wall: its start (Unix ns), or 0.  closed: its recorder has closed it.
     """
 
     name: str
@@ -52,12 +52,12 @@ class SegmentFile(NamedTuple):
 def survey(
     places: Iterable[str], query: Query = _ALL, looked: Callable[[int, int], None] = lambda done, files: None
 ) -> list[SegmentFile]:
-    """Open every segment of all places once; return those that have begun, each file once.
+    """Open every segment of all places once; return those that have a header, each file once.
 
-    query: blocks that it rules out are left out.  looked: called after each file, with the number of those
-    that were looked at and of all.  Raises CaptureError where there is no file, for a file that
-    is no capture or of a newer version, and without permission.  A segment that has not
-    begun, or was just deleted, is passed over, unless its place has no other.
+    query: blocks that it rules out are left out.  looked: called after each file, with the number of files
+    done and of all.  Raises CaptureError where there is no file, for a file that is not a capture or of a
+    newer version, and without permission.  A segment without a header yet, or that was just deleted, is
+    skipped, unless its place has no other.
     """
     named = {place: segments(place) for place in places}
     names = list(dict.fromkeys(name for found in named.values() for name in found))
@@ -81,7 +81,7 @@ def _look(name: str, query: Query) -> SegmentFile | CaptureError:
 
 
 def contents(name: str, query: Query = _ALL, start: int = START, end: int | None = None) -> SegmentFile:
-    """Return what a file holds between two offsets; without `end`, to its last whole block."""
+    """Return the contents of a file between two offsets; without `end`, to its last whole block."""
     blocks, damage = list[PlacedBlock](), list[Damage]()
     with open_for_planning(name) as file:
         header = file.segment
@@ -102,7 +102,7 @@ def unfinished(files: Iterable[SegmentFile]) -> list[str]:
 
 @contextmanager
 def saved(files: Iterable[SegmentFile]) -> Iterator[str]:
-    """Give the path of a file with a survey, which is removed afterwards."""
+    """Yield the path of a file with a survey, which is removed afterwards."""
     with NamedTemporaryFile(prefix="natsproxy-survey-") as file:
         file.write(msgpack.packb(list(files)))
         file.flush()

@@ -1,9 +1,9 @@
 """The blocks of one segment, and the damage between them.
 
-A closed segment has an index, which two small reads bring.  Without one the block headers are walked.  Where
-the walk meets damage it goes on at the next block whose checksum is right, and reports the bytes that it
-passed over.  A block that is cut short at the end of a file is still being written; once the segment is over,
-whole blocks behind a cut one show that it was damage too.
+A closed segment has an index, which two small reads fetch.  Without one the block headers are walked.  At
+damage the walk continues at the next block whose checksum is right, and reports the bytes that it skipped.  A
+block that is cut short at the end of a file is still being written; once the segment is complete, whole
+blocks after a cut one show that it was damage too.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from natsproxy.errors import CaptureError
 START = len(MAGIC)
 """The offset of a segment's first block, bytes."""
 NOT_READ = "not read: "
-"""The beginning of the reason of a gap that is no recorder's: here, bytes could not be read."""
+"""The beginning of the reason of a gap where bytes could not be read, unlike gaps that a recorder noted."""
 
 
 class Damage(NamedTuple):
-    """Bytes that are no whole block: the file offsets of their beginning and end, and the reason."""
+    """Bytes that are not a whole block: the file offsets of their beginning and end, and the reason."""
 
     offset: int
     end: int
@@ -39,7 +39,7 @@ class FoundBlock(NamedTuple):
 def walk(file: CaptureFile, offset: int, *, over: bool) -> Iterator[FoundBlock | Damage]:
     """Yield all blocks from `offset` on, and the damage between them.
 
-    over: nothing more will be written, so whole blocks behind one that is cut short are searched for.
+    over: nothing more will be written, so whole blocks are searched for after one that is cut short.
     """
     last: Block | None = None
     while True:
@@ -77,7 +77,7 @@ def _is_whole(file: CaptureFile, block: Block) -> bool:
 
 def blocks_between(file: CaptureFile, start: int, end: int | None) -> Iterator[BlockRef | Damage]:
     """Yield the records blocks and the damage between two offsets; without `end`, to the last whole block."""
-    # An end lies inside a segment that was still growing when a stream planned its batch.
+    # With an `end`, the segment was still growing when a stream planned its batch.
     indexed = file.indexed() if end is None else None
     if indexed is not None:
         yield from (ref for ref in indexed if ref.block.offset >= start)

@@ -1,4 +1,4 @@
-"""Captures written as `frames` and `items` where they are read: past Java, block by block, in one pass.
+"""Captures written as `frames` and `items` by the tasks that read them: block by block, without Java.
 
 Through Spark, frames go from the decoder to the JVM, become rows there and then columns again.  A task that
 writes the decoder's batches with pyarrow needs a small part of the processor time (a fortieth, measured with
@@ -6,7 +6,7 @@ short messages).  Captures of less than `HERE_BYTES` are read by threads of this
 processes cost six seconds of processor time before they read a byte, and one thread decodes while another
 one compresses.  More is work for Spark's tasks, on all cores; each returns the list of its files.
 
-It works where tasks and driver see the same files: in a session of this machine.  Elsewhere Spark's own
+It works where tasks and driver see the same files: in a local session.  Elsewhere Spark's own
 writer makes the same rows (`store.py`).
 
 Files are made under `frames/_temporary` and moved into their folders when all tasks have ended, so a failed
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 
 FORMAT = "natscap_executor_writer"
 TASK_BYTES = 16 << 20
-"""About the bytes that one task reads: few enough that a small capture too has work for all cores."""
+"""The bytes that one task reads, about: few enough that small captures occupy all cores, too."""
 HERE_BYTES = 256 << 20
 """The bytes of captures below which this process reads them itself."""
 THREADS = 2
-"""The threads that do that: only one of them decodes at a time."""
+"""The number of threads that do so: only one of them decodes at a time."""
 FILES_OPEN = 4
 """The number of days whose files a task has open at once."""
 _TEMPORARY = "_temporary"
@@ -62,7 +62,7 @@ class WrittenFile(NamedTuple):
 
 
 Reading = Callable[[int, int], None]
-"""Called about each second with the tasks that have ended, and the number of all."""
+"""Called about once a second with the number of finished tasks, and of all."""
 _DONE = "done-"
 
 
@@ -110,7 +110,7 @@ def parsed(sources: Mapping[str, Mapping[str, str]]) -> dict[str, Options]:
 def _run_threads(
     partitions: Iterable[InputPartition], options: Mapping[str, Options], folder: Path
 ) -> list[WrittenFile]:
-    """Write the files of all partitions into a folder by threads of this process."""
+    """Write the files of all partitions into a folder with threads of this process."""
     with ThreadPoolExecutor(THREADS) as pool:
         made = pool.map(lambda each: write_partition(each, options, folder), partitions)
         return [file for files in made for file in files]
@@ -119,7 +119,7 @@ def _run_threads(
 def _run_tasks(
     spark: SparkSession, sources: Mapping[str, Mapping[str, str]], folder: Path
 ) -> list[WrittenFile]:
-    """Write the files of all partitions into a folder by Spark's tasks."""
+    """Write the files of all partitions into a folder with Spark tasks."""
     spark.dataSource.register(ExecutorSource)
     given = {"folder": str(folder), "sources": json.dumps(sources)}
     rows = spark.read.format(FORMAT).options(**given).load().collect()  # this runs the tasks
@@ -128,7 +128,7 @@ def _run_tasks(
 
 @contextmanager
 def _watched(folder: Path, tasks: int, reading: Reading) -> Iterator[None]:
-    """Count the tasks that have ended while others run."""
+    """Report the number of finished tasks while others run."""
     ended = threading.Event()
 
     def count() -> None:
@@ -208,7 +208,7 @@ class ExecutorReader(DataSourceReader):
 
 
 class DayFiles:
-    """The files of one task, by day.  Raises NatsproxyError where the disk refuses a write."""
+    """The files of one task, by day.  Raises NatsproxyError where a write fails."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -238,12 +238,12 @@ class DayFiles:
         return self._open[day][1]
 
     def close(self, *, most: int) -> None:
-        """End the oldest files until no more than `most` are open."""
+        """Close the oldest files until no more than `most` are open."""
         while len(self._open) > most:
             day = next(iter(self._open))
             name, file = self._open.pop(day)
             try:
-                with file:  # leaving the context ends the file
+                with file:  # leaving the context closes the file
                     pass
             except OSError as error:
                 raise local.write_error(self._folder.parent, error) from None

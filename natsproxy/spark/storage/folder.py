@@ -1,7 +1,7 @@
-"""A folder as Spark sees it: of this machine, of HDFS, of an object store; with Spark's own credentials.
+"""A folder as Spark sees it: local, on HDFS or on an object store; with Spark's own credentials.
 
 Spark reads and writes tables, but it cannot list a folder, remove one or write one small file.  The Hadoop
-file system beneath it can, in Spark's Java process.  A client of a Connect server has no such process, so
+file system below it can, in Spark's Java process.  A client of a Connect server has no such process, so
 there is no watch through Connect.
 """
 
@@ -32,7 +32,7 @@ class Folder:
         return self._jvm.org.apache.hadoop.fs.Path(f"{self.root}/{place}" if place else self.root)
 
     def names(self, place: str = "") -> list[str]:
-        """Return the names in a folder, in order; none where there is no such folder."""
+        """Return the sorted names in a folder; none if there is no such folder."""
         if not self._fs.exists(self._path(place)):
             return []
         return sorted(status.getPath().getName() for status in self._fs.listStatus(self._path(place)))
@@ -59,9 +59,9 @@ class Folder:
             stream.close()
 
     def write(self, place: str, content: bytes) -> None:
-        """Write a new file, which appears whole or not at all.
+        """Write a new file, atomically.
 
-        Raises NatsproxyError where there is such a file already, or where the file cannot get its name.
+        Raises NatsproxyError where the file exists already, or where it cannot be renamed.
         """
         folder, _, name = place.rpartition("/")
         part = self._path(f"{folder}/.{name}.part")
@@ -72,6 +72,6 @@ class Folder:
             stream.close()
         target = self._path(place)
         if self._fs.exists(target):
-            raise NatsproxyError(f"{self.root}/{place} is there already: does another watch write here?")
+            raise NatsproxyError(f"{self.root}/{place} exists already: does another watch write here?")
         if not self._fs.rename(part, target):  # Hadoop returns False where others raise
             raise NatsproxyError(f"{self.root}/{place} cannot be written: its file cannot be renamed")

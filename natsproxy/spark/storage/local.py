@@ -1,7 +1,7 @@
-"""A folder of tables on this machine: locked, listed, written and counted without Spark.
+"""A local folder of tables: locked, listed, written and counted without Spark.
 
-Each of these is a job to Spark, of a second or so on a small capture.  The files are those that Spark would
-write, and it reads them all the same.
+To Spark each of these is a job, of a second or so on a small capture.  The files are those that Spark would
+write, and it can read them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 1 << 17  # rows
 
 @contextmanager
 def locked(out: str) -> Iterator[None]:
-    """Make a folder and lock it; the lock ends with this process, even with one that is killed."""
+    """Make a folder and lock it; the lock ends with this process, even if it is killed."""
     try:
         Path(out).mkdir(parents=True, exist_ok=True)
         folder = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
@@ -43,18 +43,18 @@ def locked(out: str) -> Iterator[None]:
         except OSError as error:
             if error.errno == errno.EWOULDBLOCK:
                 raise NatsproxyError(f"{out}: another analysis is writing there") from None
-            # else a network file system without such locks: there a second run is not kept out
+            # else a network file system without such locks: a second run is not prevented there
         yield
     finally:
         os.close(folder)
 
 
 def remove_tables(out: str, names: Iterable[str]) -> None:
-    """Remove the tables of an earlier run.  Raises NatsproxyError for a folder that is no table."""
+    """Remove the tables of an earlier run.  Raises NatsproxyError for a folder that is not a table."""
     found = [folder for folder in (Path(out, name) for name in sorted(names)) if folder.exists()]
     for folder in found:
         if not folder.is_dir() or not all(NAMES.match(path.name) for path in folder.iterdir()):
-            raise NatsproxyError(f"{folder} is no table of an analysis: choose another folder")
+            raise NatsproxyError(f"{folder} is not a table of an analysis: choose another folder")
     for folder in found:
         try:
             shutil.rmtree(folder)
@@ -63,7 +63,7 @@ def remove_tables(out: str, names: Iterable[str]) -> None:
 
 
 def write_table(rows: pa.Table, folder: str) -> None:
-    """Write rows as a whole table."""
+    """Write rows as a complete table."""
     try:
         Path(folder).mkdir(exist_ok=True)
         write_file(rows, Path(folder, part_name()))
@@ -73,7 +73,7 @@ def write_table(rows: pa.Table, folder: str) -> None:
 
 
 def write_file(rows: pa.Table, path: Path | BytesIO) -> None:
-    """Write rows as a file of Parquet; any column may be NULL to its readers, as in Spark's files."""
+    """Write rows as a Parquet file whose columns are all nullable, as in Spark's files."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,7 +88,7 @@ def part_name() -> str:
 
 
 def count(folder: str) -> int | None:
-    """Return the number of rows of a table, from the footers of its files; None where there is no file."""
+    """Return the number of rows of a table, from the footers of its files; None if there is no file."""
     import pyarrow.parquet as pq
 
     rows = [pq.read_metadata(file).num_rows for file in Path(folder).rglob("*.parquet")]
@@ -96,7 +96,7 @@ def count(folder: str) -> int | None:
 
 
 def values(folder: str, column: str) -> set[str]:
-    """Return the different texts in a column of a table."""
+    """Return the distinct texts in a column of a table."""
     import pyarrow.parquet as pq
 
     found = set[str]()
@@ -108,7 +108,7 @@ def values(folder: str, column: str) -> set[str]:
 
 
 def beginnings(folder: str, column: str, most: int, without: str) -> set[str] | None:
-    """Return the different first tokens of subjects in a column, None where there are more than `most`.
+    """Return the distinct first tokens of subjects in a column, None if there are more than `most`.
 
     without: the beginning of subjects that do not count.
     """
@@ -129,9 +129,9 @@ def beginnings(folder: str, column: str, most: int, without: str) -> set[str] | 
 
 
 def read_list(folder: str) -> Iterator[dict[str, Any]]:
-    """Yield the lines of all files of a list; none where there is no list.
+    """Yield the lines of all files of a list; none if there is no list.
 
-    Raises NatsproxyError for a file that is no list, or that cannot be read.
+    Raises NatsproxyError for a file that is not a list, or that cannot be read.
     """
     for file in Path(folder).glob("part-*.json"):
         try:
@@ -141,11 +141,11 @@ def read_list(folder: str) -> Iterator[dict[str, Any]]:
         except OSError as error:
             raise NatsproxyError(f"{file}: cannot read it: {error.strerror}") from None
         except ValueError:
-            raise NatsproxyError(f"{file} is no list of an analysis") from None
+            raise NatsproxyError(f"{file} is not a list of an analysis") from None
 
 
 def write_list(rows: Iterable[Mapping[str, Any]], folder: str) -> None:
-    """Write a list, replacing the one that was there."""
+    """Write a list, replacing the existing one."""
     part = Path(folder, ".part")
     try:
         Path(folder).mkdir(exist_ok=True)

@@ -6,12 +6,12 @@
     places                          the folders, below DIR, of the rows that count
     hours                           of tables that have hours: those whose `DIR/<table>/date=.../hour=...`
                                     counts, as "2026-01-01T09:00Z/2026-01-01T17:00Z"
-    open                            the hours whose rows stand in `places`, since they are not over
+    open                            the hours whose rows are in `places`, since they are not over
     stale                           the hours, of both, to which frames have come since they were written
 
-The file's name has its version, and the newest one counts.  The last `KEPT` stay, so a reader that has listed
-the folder still finds the file that was the newest then.  One more line holds the whole state, for the watch
-that goes on.
+The file's name has its version, and the newest one is valid.  The last `KEPT` are kept, so a reader that has
+listed the folder still finds the file that was the newest then.  One more line holds the whole state, from
+which the watch resumes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Manifest:
     """The state of the watch that writes in a folder.  One thread at a time changes it."""
 
     def __init__(self, folder: Folder) -> None:
-        """Read the newest list.  Raises NatsproxyError where it is unreadable or missing beside data."""
+        """Read the newest list.  Raises NatsproxyError if it is unreadable, or missing beside data."""
         self._folder = folder
         self._lock = RLock()
         self._files = [name for name in folder.names(LIST) if _NAME.fullmatch(name)]
@@ -85,19 +85,19 @@ class Manifest:
 def _read_state(folder: Folder, place: str) -> WatchState:
     """Return the state that a list holds.
 
-    An older list never takes the place of one that cannot be read: the folders that only the newer one names
+    An older list is no substitute for one that cannot be read: the folders that only the newer one names
     would be removed as left over.
     """
     try:
         lines = [json.loads(line) for line in folder.read(place).splitlines()]
         return WatchState.from_json(next(line["state"] for line in lines if line.get("state")))
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
-        text = "is not whole, or of another version of natsproxy: use that one, or choose another folder"
+        text = "is incomplete, or of another version of natsproxy: use that one, or choose another folder"
         raise NatsproxyError(f"{folder.root}/{place} {text}") from None
 
 
 def _refuse_unlisted(folder: Folder) -> None:
-    """Raise NatsproxyError for a folder that has batches but no list: nothing would name them."""
+    """Raise NatsproxyError for a folder that has batches but no list that names them."""
     batches = (name.startswith("batches=") for source in SOURCES for name in folder.names(source))
     if folder.names("_checkpoint") or any(batches):
         text = f"there is a watch's data, but no list in {LIST}: choose another folder"
@@ -123,7 +123,7 @@ def _lines(state: WatchState) -> Iterator[dict[str, Any]]:
 
 
 def _is_readable(table: HourTable) -> bool:
-    """Return False while no hour of a table is written: a reader would take it for an empty one."""
+    """Return False until an hour of a table is written: a reader would take it for an empty table."""
     return bool(table.done or table.open_hours or not table.stale)
 
 
@@ -156,7 +156,7 @@ def read(spark: SparkSession, out: str, row: Mapping[str, Any], schema: str) -> 
 
 
 def _within(spans: Iterable[str]) -> str:
-    """Return the SQL condition for the folders of hours; spans: as the list has them."""
+    """Return the SQL condition for the folders of hours; spans: as in the list."""
     number = "unix_date(date) * 24 + hour"
     found = []
     for span in spans:

@@ -1,7 +1,7 @@
 """Reads and writes of Parquet folders, as all jobs do them.
 
 Spark can overwrite a folder as a whole (static) or only those of its sub-folders that have new rows
-(dynamic).  The session's setting is never relied on: each write says which one it means.
+(dynamic).  No write relies on the session's setting: each one states its mode.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def dated(frames: DataFrame) -> DataFrame:
 
 
 def write_folder(name: str, rows: DataFrame, path: str) -> None:
-    """Write rows of the table `name` as a whole folder, in the place of all that was there.
+    """Write rows of the table `name` as a whole folder, replacing its contents.
 
-    Rows of `frames` are stored by the day, in folders `date=...`.
+    Rows of `frames` are stored by day, in folders `date=...`.
     """
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "static")
     (writer.partitionBy("date") if name == "frames" else writer).parquet(path)
@@ -37,7 +37,7 @@ def write_folder(name: str, rows: DataFrame, path: str) -> None:
 def replace_hours(rows: DataFrame, path: str) -> None:
     """Write rows into the folders of their hours below `path`, and leave the folders of other hours alone.
 
-    An hour without a row is left alone too: nothing tells Spark that it is meant.
+    An hour without a row is left alone too: Spark replaces only folders that get rows.
     """
     refuse(rows.sparkSession, "tables by the hour")
     writer = rows.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
@@ -56,7 +56,7 @@ def no_rows(schema: str) -> pa.Table:
 
 
 def file_without_rows(schema: str) -> bytes:
-    """Return a file of Parquet that has columns and no rows; schema: as for `no_rows`."""
+    """Return a Parquet file that has columns and no rows; schema: as for `no_rows`."""
     file = BytesIO()
     local.write_file(no_rows(schema), file)
     return file.getvalue()

@@ -1,25 +1,25 @@
-"""The store: the folder of an analysis, its tables, and the list of those that are whole.
+"""The store: the folder of an analysis, its tables, and the list of the complete ones.
 
     DIR/frames/date=...   one row per frame, by day
-    DIR/items             one row per item that is no frame: opens, closes, firings, gaps
+    DIR/items             one row per item that is not a frame: opens, closes, firings, gaps
     DIR/<table>           the tables that derive from these two
-    DIR/analysis          the list of the whole tables
+    DIR/analysis          the list of the complete tables
     DIR/_checkpoint       of a watch: the progress of its streams
 
-Spark writes a table aside and moves it in place when it is done; `_SUCCESS` in it says that this was
-finished.  That is true of each table alone.  An analysis that was broken off could still leave new tables
-beside those of an earlier run, so `analysis` lists the tables that belong together: it is emptied before any
+Spark writes a table to a temporary folder and moves it in place at the end; `_SUCCESS` in it marks it as
+complete.  That holds for each table alone.  An interrupted analysis could still leave new tables beside those
+of an earlier run, so `analysis` lists the tables that belong together: it is emptied before any
 table is written, and written last.  A table that it does not list is not read here.
 
 The list is a table like the others, which Spark can write, so it works the same on every file system, on
 object stores (where moving a folder would mean copying it) and through Connect (where the client may not see
 the files).  On a file system that this process reaches (no URL, not through Connect), the tables of the
 earlier run are removed at once, so that other readers do not take them for new ones, a lock keeps a second
-run out, and whatever needs no Spark is done without (`local.py`).  A folder that holds other files is never
-touched.
+run out, and whatever needs no Spark is done without it (`local.py`).  A folder that holds other files is
+never changed.
 
-A watch writes the same tables while it goes on, and keeps its list itself (`manifest.py`): of `frames` and
-`items` it names the folders that count, of the others the hours.  Both kinds of list are read here, by the
+A watch writes the same tables continuously, and keeps its list itself (`manifest.py`): of `frames` and
+`items` it names the valid folders, of the others the valid hours.  Both kinds of list are read here, by the
 same name.
 """
 
@@ -47,7 +47,7 @@ _LIST_COLUMNS = {"table": "string", "rows": "bigint", "written": "string"}
 KEPT = ("_pairs", "_exchanges")
 """The folders of cached rows, while tables are written."""
 FEW = 100_000
-"""The number of frames below which this process collects the rows of a table and writes them."""
+"""The number of frames below which this process collects and writes the rows of a table."""
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 Written = Literal["batch", "stream"]
@@ -59,7 +59,7 @@ def check_place(out: str, *, sail: bool) -> None:
     Sail's small tables are written here, as files.
     """
     if any(mark in out for mark in _WILDCARDS):
-        raise ConfigError(f"{out}: no folder for tables, Spark takes {_WILDCARDS} for wildcards")
+        raise ConfigError(f"{out}: choose another folder, Spark takes {_WILDCARDS} for wildcards")
     if sail and _URL.match(out):
         raise ConfigError(f"{out}: the engine sail writes into a folder of this machine: give its path")
 
@@ -97,7 +97,7 @@ class Store:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Lock the folder for a batch analysis; no table in it counts as whole until `finish`."""
+        """Lock the folder for a batch analysis; no table in it counts as complete until `finish`."""
         with self.locked("batch"):
             if self._local_files:
                 local.remove_tables(self.out, {LIST, *TABLES, *SOURCES, *KEPT})
@@ -106,7 +106,7 @@ class Store:
             yield
 
     def write(self, name: str, rows: DataFrame) -> int:
-        """Write a whole table; return the number of its rows."""
+        """Write a complete table; return the number of its rows."""
         self._rows[name] = count = self._write(name, rows)
         return count
 
@@ -135,7 +135,7 @@ class Store:
         return 0
 
     def values(self, source: str, column: str) -> set[str]:
-        """Return the different texts in a column of `frames` or `items`.  Only with `local_tasks`."""
+        """Return the distinct texts in a column of `frames` or `items`.  Only with `local_tasks`."""
         return local.values(self.place(source), column)
 
     def beginnings(self, source: str, column: str, most: int, without: str) -> set[str] | None:
@@ -147,7 +147,7 @@ class Store:
         sources: Mapping[str, Mapping[str, str]],
         reading: executor_writer.Reading = lambda done, tasks: None,
     ) -> dict[str, int]:
-        """Write the whole tables `frames` and `items` without Spark's writer; return their row counts.
+        """Write the tables `frames` and `items` without Spark's writer; return their row counts.
 
         sources: the options of the data source for both.  reading: see `executor_writer.py`.  Allowed only
         with `local_tasks`: the tasks write files of this machine.
@@ -173,7 +173,7 @@ class Store:
             shutil.rmtree(self.place(name), ignore_errors=True)
 
     def finish(self) -> None:
-        """Write the list: the tables written so far are whole and belong together."""
+        """Write the list: the tables written so far are complete and belong together."""
         rows = [(name, count, "batch") for name, count in {LIST: None, **self._rows}.items()]
         if self._local_files:
             local.write_list((dict(zip(_LIST_COLUMNS, row, strict=True)) for row in rows), self.place(LIST))
@@ -183,10 +183,10 @@ class Store:
             listed.coalesce(1).write.mode("overwrite").json(self.place(LIST))
 
     def read(self, name: str) -> DataFrame:
-        """Return a table that is whole.  Raises NatsproxyError for one that is not."""
+        """Return a complete table.  Raises NatsproxyError for any other."""
         row = self.listed().get(name)
         if row is None:
-            raise NatsproxyError(f"there is no whole table {name} in {self.out}: run the analysis (again)")
+            raise NatsproxyError(f"there is no complete table {name} in {self.out}: run the analysis (again)")
         return self.read_listed(row)
 
     def read_listed(self, row: Mapping[str, Any]) -> DataFrame:
@@ -207,12 +207,12 @@ class Store:
             return self._spark.read.schema(schema).parquet(place)
         if not Path(place).exists():
             raise NatsproxyError(f"{place} is missing: run the analysis again")
-        if name == "frames":  # the folder of rows without a day has a name that Sail takes for no date
+        if name == "frames":  # Sail does not take the name of the folder for rows without a day for a date
             return dated(self._spark.read.schema(FRAMES).parquet(place))
         return self._spark.read.schema(schema).parquet(place)
 
     def listed(self) -> dict[str, Mapping[str, Any]]:
-        """Return the rows of the list, by table: those that are whole (see `manifest.py`)."""
+        """Return the rows of the list, by table: the complete ones (see `manifest.py`)."""
         if self._local_files:
             return {row["table"]: row for row in manifest.newest(local.read_list(self.place(LIST)))}
         with translate_errors(self.place(LIST)):
@@ -228,7 +228,7 @@ class Store:
 
 
 def _reads_files(spark: SparkSession) -> bool:
-    """Return True where Spark and this process both take a path without a scheme for one of this machine."""
+    """Return True if a path without a scheme is local both to Spark and to this process."""
     if type(spark).__module__.startswith("pyspark.sql.connect."):
         return is_sail(spark)
     return str(spark._jsc.hadoopConfiguration().get("fs.defaultFS")).startswith("file:")

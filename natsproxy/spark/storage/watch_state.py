@@ -2,8 +2,8 @@
 
 It is a value; `manifest.py` keeps it on disk.  A batch is added (`add_batch`) only when its files are whole,
 and the hours that it makes stale are noted in the same change; an hour is noted as written (`hour_written`)
-only when its tables are whole.  So the state is true at any moment at which the watch may be killed, and work
-that it does not list is done again.
+only when its tables are whole.  So the state is correct whenever the watch is killed, and work that it does
+not list is done again.
 
 **Batch ranges** hold the rows of neighbouring batches in one folder.  A batch begins as a range of its own;
 neighbouring ranges are merged (`natsproxy/spark/watch/compaction.py`).  A folder that no range names does not
@@ -14,8 +14,8 @@ look ahead or back to them.  It does not matter how late a batch is: a recorder 
 makes that day's hours stale again.  Whether an hour is over (`is_over`) decides only when it is written,
 never the rows that are in it.
 
-Each change has a number, `version`: an hour that was written as of one version is stale if a later one
-touched it.
+Each change has a number, `version`: an hour that was written from one version is stale if a later one touched
+it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class BatchRange:
 class HourTable:
     """A table that has hours.
 
-    done: the hours that stand in their folders, and count.  stale: the hours to be written, with the version
+    done: the hours whose folders are written and valid.  stale: the hours to be written, with the version
     that last touched them.  open_place: the folder of the rows of hours that are not over; open_hours: those
     hours.
     """
@@ -144,7 +144,7 @@ class WatchState:
         return (hour + 1) * HOUR + margin <= self.newest
 
     def places(self, source: str, start: int | None = None, end: int | None = None) -> list[str]:
-        """Return the folders of a source that hold rows between two times (Unix ns)."""
+        """Return the folders of a source with rows between two times (Unix ns)."""
         return [
             one.place
             for one in self.ranges[source]
@@ -166,12 +166,12 @@ class WatchState:
         return dropped
 
     def begin_replacing(self, hour: int, tables: Iterable[str]) -> None:
-        """Note that an hour of tables does not count while its folder is replaced; it is due again."""
+        """Mark an hour of tables as invalid while its folder is replaced; it is due again."""
         for name in tables:
             self.hour_tables[name].done.discard(hour)
 
     def hour_written(self, table: str, hour: int, as_of: int) -> None:
-        """Note that an hour of a table stands in its folder, made from the rows of a version."""
+        """Note that an hour of a table is in its folder, made from the rows of a version."""
         found = self.hour_tables[table]
         found.done.add(hour)
         found.open_hours.discard(hour)
@@ -197,7 +197,7 @@ class WatchState:
         return self._by_hour(lambda table, hour: self.is_over(hour, margin) and hour in table.done)
 
     def unfinished_hours(self) -> dict[int, list[str]]:
-        """Return all hours that are stale or do not stand in their own folders, with their tables."""
+        """Return all hours that are stale or have no folder of their own, with their tables."""
         return self._by_hour(lambda table, hour: True)
 
     def open_hours(self, margin: int) -> dict[int, list[str]]:

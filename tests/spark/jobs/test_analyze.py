@@ -84,7 +84,7 @@ def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Pat
         analyze(spark, [second], out, ["gaps"], break_off)
     store = Store(spark, out)
     for name in ("frames", "items", "gaps"):
-        with pytest.raises(NatsproxyError, match=f"no whole table {name} in {out}"):
+        with pytest.raises(NatsproxyError, match=f"no complete table {name} in {out}"):
             store.read(name)
 
     analyze(spark, [second], out, ["frames"])
@@ -185,7 +185,7 @@ def test_foreign_folders_are_left_alone(spark: SparkSession, tmp_path: Path) -> 
     capture = conversation(tmp_path / "a.ncap", 1)
     (tmp_path / "errors").mkdir()
     (tmp_path / "errors" / "mine.txt").write_text("precious")
-    with pytest.raises(NatsproxyError, match=r"errors is no table of an analysis"):
+    with pytest.raises(NatsproxyError, match=r"errors is not a table of an analysis"):
         analyze(spark, [capture], tmp_path, ["errors"])
     assert (tmp_path / "errors" / "mine.txt").read_text() == "precious"
 
@@ -238,7 +238,7 @@ def test_a_full_disk_is_one_sentence(spark: SparkSession, tmp_path: Path) -> Non
     with _largest_file(spark, 8 << 10), pytest.raises(NatsproxyError) as error:
         analyze(spark, [capture], out, ["gaps"])
     assert str(error.value) == f"{out}/frames: cannot write there: File too large"
-    with pytest.raises(NatsproxyError, match="no whole table frames"):
+    with pytest.raises(NatsproxyError, match="no complete table frames"):
         Store(spark, out).read("frames")
 
 

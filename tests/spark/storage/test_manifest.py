@@ -91,7 +91,7 @@ def test_a_list_that_cannot_be_read_is_refused(old: str, new: str) -> None:
     newest = kept(memory)
     assert old.encode() in memory.files[newest]
     memory.files[newest] = memory.files[newest].replace(old.encode(), new.encode())
-    with pytest.raises(NatsproxyError, match=f"mem/{newest} is not whole, or of another version"):
+    with pytest.raises(NatsproxyError, match=f"mem/{newest} is incomplete, or of another version"):
         opened(memory)
 
 
@@ -126,7 +126,7 @@ class _Hadoop:
         return False
 
 
-@pytest.mark.parametrize(("there", "sentence"), [(True, "is there already"), (False, "cannot be renamed")])
+@pytest.mark.parametrize(("there", "sentence"), [(True, "exists already"), (False, "cannot be renamed")])
 def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, sentence: str) -> None:
     """Hadoop raises nothing."""
     folder = object.__new__(Folder)
