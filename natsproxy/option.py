@@ -74,6 +74,11 @@ class Option:
         return isinstance(self.default, bool)
 
     @property
+    def shown_default(self) -> str:
+        """The default as a help text shows it, "" for none."""
+        return "on" if self.default is True else self.default or ""
+
+    @property
     def metavar(self) -> str:
         """The placeholder of a value in `--help`."""
         return self.type.metavar

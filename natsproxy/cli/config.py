@@ -48,9 +48,10 @@ def config(context: click.Context, as_json: bool, as_toml: bool, options: tuple[
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    width = max(map(len, rows))
     for name, row in rows.items():
         source = f"{row['source']}: {row['note']}" if "note" in row else row["source"]
-        click.echo(_table_line(name, row["value"], source))
+        click.echo(_table_line(name, width, row["value"], source))
 
 
 def _settings(title: str, options: list[str], as_json: bool) -> tuple[Rows, Path | None]:
@@ -68,13 +69,13 @@ def _run_with_nothing_required() -> click.Command:
     return relaxed
 
 
-def _table_line(name: str, value: Any, source: str) -> str:
+def _table_line(name: str, width: int, value: Any, source: str) -> str:
     if isinstance(value, list):
         value = ", ".join(map(str, value))
     elif isinstance(value, bool):
         value = str(value).lower()
     note = "needed by natsproxy run" if name == "upstream" and not value else source
-    return f"{name:20} {'-' if value in (None, '') else value!s:32} {note}"
+    return f"{name:{width}} {'-' if value in (None, '') else value!s:32} {note}"
 
 
 def _toml_lines(rows: Rows, file: Path | None) -> Iterator[str]:

@@ -22,9 +22,11 @@ from natsproxy.option import Option
 
 EXIT_CODES: Final = {
     "0": "done; also a service that Ctrl-C or SIGTERM ended in good order",
-    "1": "the input is wrong: a damaged capture, a difference, a mistake in a rules file",
+    "1": "a check found something: a damaged capture, a difference, a mistake in a rules file, clients that "
+    "did not send what was recorded, a rule that never fired, a proxy that is not ready",
     "2": "it could not run: usage, a file that is missing, nobody at the address",
-    "3": "capture recover only: recovered with losses",
+    "3": "some frames are lost: capture recover wrote what was whole, run could not write the end of its "
+    "capture",
     "130": "Ctrl-C or SIGTERM interrupted the work; for a service: the second signal",
     "141": "the reader of the output has gone (| head)",
 }
@@ -45,8 +47,8 @@ def _rows(rows: Iterable[tuple[str, str]]) -> None:
 def _show_options(options: Iterable[Option]) -> None:
     rows = []
     for option in options:
-        default = "" if option.default in (None, "") else f" [{option.default}]"
-        rows.append((f"--{option.name}", f"{option.help}{default}"))
+        shown = "required" if option.required else option.shown_default
+        rows.append((f"--{option.name}", option.help + (f" [{shown}]" if shown else "")))
     _rows(rows)
 
 

@@ -64,7 +64,7 @@ class _StrictCommand(click.Command):
 def _options(command: Callable[..., None]) -> Callable[..., None]:
     """Add all settings to a command."""
     for option in reversed(OPTIONS):  # `--help` lists options in reverse order of decoration
-        shown = "on" if option.default is True else option.default
+        shown = option.shown_default
         attributes: dict[str, Any] = {
             "help": option.help + (f"  [{shown}]" if shown else ""),
             "envvar": option.variable,

@@ -298,6 +298,8 @@ def test_a_topic_is_printed(topic: str) -> None:
 def test_topics_say_what_the_tables_say() -> None:
     settings = run("help", "settings").output
     assert all(f"--{option.name} " in settings or f"--{option.name}\n" in settings for option in OPTIONS)
+    assert "[on]" in settings
+    assert not {"[True]", "[False]"} & set(settings.split())
     assert all(f"--{option.name}" in run("help", "tls").output for option in TLS_OPTIONS.values())
     assert all(f"--{option.name}" in run("help", "monitoring").output for option in ADMIN_OPTIONS.values())
     assert all(f"  {setting.name} " in run("help", "selectors").output for setting in SELECTOR)
@@ -305,6 +307,8 @@ def test_topics_say_what_the_tables_say() -> None:
     table = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)
     assert set(table) <= set(EXIT_CODES)
     assert set(EXIT_CODES) == {str(int(code)) for code in Exit}
+    lines = run("config").output.splitlines()
+    assert len({line.index(" default") for line in lines if line.endswith("  default")}) == 1
 
 
 def test_the_commands_in_the_topics_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
