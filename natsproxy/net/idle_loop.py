@@ -5,8 +5,11 @@ that moves bytes may therefore wait for its own sockets and for trio's epoll at 
 no other task is ready (an instrument counts them) and no deadline is due.
 
 A request through the proxy takes 65 µs of the processor so, and 103 µs by trio's loop alone (one client, one
-request at a time).  trio shows neither its epoll nor its next deadline, so both are read from its internals;
-where these have other names, nobody waits outside trio.
+request at a time).  On a busy machine, in eight interleaved rounds: 112 µs and 203 µs; with four clients at
+once 67 µs and 108 µs, with 64 of them 69 µs and 75 µs.
+
+trio shows neither its epoll nor its next deadline, so both are read from its internals; where these have
+other names, nobody waits outside trio.
 """
 
 from __future__ import annotations
