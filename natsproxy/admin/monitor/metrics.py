@@ -34,7 +34,7 @@ from natsproxy.wire.ops import OPS
 _END: Final = b"# EOF\n"  # of OpenMetrics
 
 
-class _One(Collector):
+class _FamilyCollector(Collector):
     """A collector of one family."""
 
     def __init__(self, family: Metric) -> None:
@@ -55,7 +55,7 @@ async def metrics(server: MonitoredServer, accept: str) -> AsyncGenerator[bytes,
     traffic, subscriptions = await server.statistics.traffic()
     async with aclosing(sliced(_families(server, traffic, subscriptions))) as families:
         async for family in families:
-            yield encoder(_One(family)).removesuffix(_END)
+            yield encoder(_FamilyCollector(family)).removesuffix(_END)
     if kind.startswith("application/openmetrics-text"):
         yield _END
 
