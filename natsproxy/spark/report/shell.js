@@ -13,8 +13,8 @@ const SECTIONS = [
   ["gaps", "Gaps", "Frames that the recorder could not keep.", gaps],
 ];
 const JETSTREAM = ["deliveries", "publishes", "js_api"];
-const has = (name) => (name === "jetstream" ? JETSTREAM.some((part) => data[part]) : data[name]);
-const why = (name) => (name === "jetstream" ? [...new Set(JETSTREAM.map((part) => data.empty[part]))].join(" ") : data.empty[name]);
+const hasData = (name) => (name === "jetstream" ? JETSTREAM.some((part) => data[part]) : data[name]);
+const emptyText = (name) => (name === "jetstream" ? [...new Set(JETSTREAM.map((part) => data.empty[part]))].join(" ") : data.empty[name]);
 
 function tiles() {
   const { totals, latency: asked, deliveries: made, errors: errs, faults: fired, connections: conns, gaps: lost } = data;
@@ -69,12 +69,12 @@ function page() {
     scope(),
     el("ul", { class: "short", "aria-label": "In short" }, others.map((finding) => el("li", { class: finding.level }, el("a", { href: `#${finding.section}` }, sentence(finding.text))))),
     el("div", { class: "sections" }, SECTIONS.map(([name, title, lead, draw]) => el("section", { id: name, "aria-labelledby": `${name}-title` },
-      el("header", {}, el("h2", { id: `${name}-title` }, title), has(name) ? el("p", { class: "lead" }, lead) : null),
-      has(name) ? draw(data[name]) : el("p", { class: "empty" }, why(name))))),
+      el("header", {}, el("h2", { id: `${name}-title` }, title), hasData(name) ? el("p", { class: "lead" }, lead) : null),
+      hasData(name) ? draw(data[name]) : el("p", { class: "empty" }, emptyText(name))))),
     el("footer", {}, `Times are UTC. Everything is seen from the clients' side of the proxy: what rules dropped or made counts as clients saw it. Latency is from the request's arrival at the proxy to its answer's way out; pull requests of consumers are left out, since waiting is what they are for. Tables hold the first ${data.top} rows of each question. Charts have steps of ${dur(step)}: point at one, or focus it and use the arrow keys, to read its values. Drag over a time, or press Enter at its two ends, to see it alone: charts and “messages” are then of that time, other counts of the whole capture. ≈ marks estimates. Percentiles are values that were measured; of more than 5,000 they may be one whose rank is wrong by 1 in 10,000.`),
   );
   document.getElementById("tools").replaceChildren(...tools());
-  document.getElementById("nav").append(...SECTIONS.map(([name, title]) => el("a", { href: `#${name}`, class: has(name) ? "" : "none" }, title)));
+  document.getElementById("nav").append(...SECTIONS.map(([name, title]) => el("a", { href: `#${name}`, class: hasData(name) ? "" : "none" }, title)));
 }
 
 // Light or dark: the system's choice, unless the button or the address (#dark, #light) says otherwise.
