@@ -48,17 +48,10 @@ def nearest(values: list[int], share: float) -> int:
     return sorted(values)[math.ceil(share * len(values)) - 1]
 
 
-def test_pipelined_requests_have_their_frames(data: Data) -> None:
-    """Both requests of one read have them all, at each recorder."""
-    piped = [row for row in data["slowest"] if row["subject"] == "svc.piped"]
-    assert sorted(row["latency"] for row in piped) == [
-        *[known.PIPED - 2 * known.TOOK] * 2,
-        *[known.PIPED] * 2,
-    ]
-    for asked in piped:
-        assert [leg["op"] for leg in asked["frames"]] == ["PUB", "PUB", "MSG", "MSG"]
-        assert {leg["conn"] for leg in asked["frames"]} == {asked["requester"]}
-        assert [leg["t"] - asked["t1"] for leg in asked["frames"]] == [0, 0, *[asked["latency"]] * 2]
+def test_of_requests_that_cannot_be_told_apart_no_time_is_guessed(data: Data) -> None:
+    """Two in one read with one reply subject, whose responder was not recorded: counted, at each recorder."""
+    assert data["latency"]["whole"]["unknown"] == 2 * 2
+    assert "svc.piped" not in {row["subject"] for row in data["slowest"]}
 
 
 def test_the_same_traffic_is_said_to_be_there_twice(data: Data) -> None:
@@ -144,7 +137,8 @@ def test_failed_requests_over_time(data: Data) -> None:
     rate = data["latency"]["rate"]
     assert {second: tuple(rate[second]) for second in known.FAILED} == known.FAILED
     assert sum(failed for _, failed in rate) == sum(failed for _, failed in known.FAILED.values())
-    assert sum(asked for asked, _ in rate) == data["latency"]["whole"]["requests"]
+    whole = data["latency"]["whole"]
+    assert sum(asked for asked, _ in rate) == whole["requests"] - whole["unknown"]
 
 
 def test_different_subjects_are_counted(data: Data) -> None:
