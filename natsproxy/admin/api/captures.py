@@ -16,7 +16,7 @@ from urllib.parse import quote
 import trio
 
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param
+from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param
 from natsproxy.admin.api.schema import Schema, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.streamed import Streamed
@@ -73,9 +73,9 @@ class Captures:
 
     # -- the capture
 
-    async def show(self, ask: Ask) -> dict[str, Any]:
+    async def show(self, call: ApiCall) -> dict[str, Any]:
         """Return the state of the capture."""
-        proxy = ask.proxy.proxy
+        proxy = call.proxy.proxy
         recorder = proxy.recorder
         return {
             "recording": recorder is not None,
@@ -86,56 +86,56 @@ class Captures:
             "unwritten": proxy.unwritten,
         }
 
-    async def start(self, ask: Ask) -> dict[str, Any]:
+    async def start(self, call: ApiCall) -> dict[str, Any]:
         """Start a capture in the folder."""
         if self._folder is None:
             raise ApiError(409, "there is no folder for captures: name one with --admin-captures")
-        if ask.proxy.proxy.recorder is not None:
+        if call.proxy.proxy.recorder is not None:
             raise ApiError(409, "a capture is already being recorded: stop it first")
-        settings = capture_settings(self._folder / ask.body["name"], ask.body.get("settings", {}))
+        settings = capture_settings(self._folder / call.body["name"], call.body.get("settings", {}))
         await trio.to_thread.run_sync(partial(self._folder.mkdir, parents=True, exist_ok=True))
-        ask.proxy.proxy.start_recording(settings)
-        return await self.show(ask)
+        call.proxy.proxy.start_recording(settings)
+        return await self.show(call)
 
-    async def stop(self, ask: Ask) -> dict[str, Any]:
+    async def stop(self, call: ApiCall) -> dict[str, Any]:
         """End the capture; return when its index is written."""
-        _recording(ask)
+        _recording(call)
         with trio.CancelScope(shield=True):  # a client that disconnects must not cancel the stop
-            await ask.proxy.proxy.stop_recording()
-        return await self.show(ask)
+            await call.proxy.proxy.stop_recording()
+        return await self.show(call)
 
-    async def rotate(self, ask: Ask) -> dict[str, Any]:
+    async def rotate(self, call: ApiCall) -> dict[str, Any]:
         """Begin a new segment."""
-        _recording(ask)
-        ask.proxy.proxy.rotate()
-        return await self.show(ask)
+        _recording(call)
+        call.proxy.proxy.rotate()
+        return await self.show(call)
 
-    async def mark(self, ask: Ask) -> dict[str, Any]:
+    async def mark(self, call: ApiCall) -> dict[str, Any]:
         """Write a note into the capture."""
-        _recording(ask)
-        ask.proxy.proxy.mark(ask.body["text"])
-        return await self.show(ask)
+        _recording(call)
+        call.proxy.proxy.mark(call.body["text"])
+        return await self.show(call)
 
     # -- its segments
 
-    async def segments(self, ask: Ask) -> dict[str, Any]:
+    async def segments(self, call: ApiCall) -> dict[str, Any]:
         """Return the segments, by their names."""
-        found = await trio.to_thread.run_sync(self._files, ask.proxy)
-        names = sorted(found)[ask.query["offset"] : ask.query["offset"] + ask.query["limit"]]
+        found = await trio.to_thread.run_sync(self._files, call.proxy)
+        names = sorted(found)[call.query["offset"] : call.query["offset"] + call.query["limit"]]
         shown = []
         for name in names:
-            row = await self._row(ask.proxy, name, found[name])
+            row = await self._row(call.proxy, name, found[name])
             if row is not None:
                 shown.append(row)
         return {"total": len(found), "segments": shown}
 
-    async def download(self, ask: Ask) -> Streamed:
+    async def download(self, call: ApiCall) -> Streamed:
         """Return a segment up to its last whole block."""
-        found = await trio.to_thread.run_sync(self._files, ask.proxy)
-        path = found.get(ask.path["segment"])
-        row = await self._row(ask.proxy, ask.path["segment"], path) if path is not None else None
+        found = await trio.to_thread.run_sync(self._files, call.proxy)
+        path = found.get(call.path["segment"])
+        row = await self._row(call.proxy, call.path["segment"], path) if path is not None else None
         if path is None or row is None:
-            raise ApiError(404, f"there is no segment {ask.path['segment'][:80]!r}")
+            raise ApiError(404, f"there is no segment {call.path['segment'][:80]!r}")
         coded = quote(os.fsencode(path.name))
         file = f'="{path.name}"' if coded == path.name else f"*=utf-8''{coded}"
         headers = {
@@ -168,8 +168,8 @@ class Captures:
         return {name: path for name, path in found.items() if path.is_file() and not path.is_symlink()}
 
 
-def _recording(ask: Ask) -> None:
-    if ask.proxy.proxy.recorder is None:
+def _recording(call: ApiCall) -> None:
+    if call.proxy.proxy.recorder is None:
         raise ApiError(409, "no capture is being recorded")
 
 

@@ -13,7 +13,7 @@ from math import isfinite
 from typing import Any, Final
 
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param, Reply
+from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
@@ -129,20 +129,20 @@ def _wanted(relay: Relay, filters: Mapping[str, str]) -> bool:
     return all(fnmatchcase(str(facts[name]), pattern) for name, pattern in filters.items())
 
 
-def _relay(ask: Ask) -> Relay:
-    number = ask.path["conn"]
-    relay = ask.proxy.proxy.relays.get(int(number)) if re.fullmatch("[0-9]{1,18}", number) else None
+def _relay(call: ApiCall) -> Relay:
+    number = call.path["conn"]
+    relay = call.proxy.proxy.relays.get(int(number)) if re.fullmatch("[0-9]{1,18}", number) else None
     if relay is None:
         raise ApiError(404, f"there is no connection {number[:20]!r}")
     relay.catch_up()
     return relay
 
 
-async def _list(ask: Ask) -> dict[str, Any]:
-    limit, offset = ask.query["limit"], ask.query["offset"]
-    filters = {p.name: ask.query[p.name] for p in _FILTERS if ask.query[p.name] is not None}
+async def _list(call: ApiCall) -> dict[str, Any]:
+    limit, offset = call.query["limit"], call.query["offset"]
+    filters = {p.name: call.query[p.name] for p in _FILTERS if call.query[p.name] is not None}
     total, shown = 0, []
-    async with aclosing(sliced(list(ask.proxy.proxy.relays.values()))) as each:
+    async with aclosing(sliced(list(call.proxy.proxy.relays.values()))) as each:
         async for relay in each:
             if not _wanted(relay, filters):
                 continue
@@ -153,9 +153,9 @@ async def _list(ask: Ask) -> dict[str, Any]:
     return {"total": total, "offset": offset, "connections": shown}
 
 
-async def _get(ask: Ask) -> dict[str, Any]:
-    relay = _relay(ask)
-    limit, offset = ask.query["limit"], ask.query["offset"]
+async def _get(call: ApiCall) -> dict[str, Any]:
+    relay = _relay(call)
+    limit, offset = call.query["limit"], call.query["offset"]
     subs = islice(relay.session.connection.subs.values(), offset, offset + limit)
     return {
         **_facts(relay),
@@ -193,8 +193,8 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-async def _patch(ask: Ask) -> dict[str, Any]:
-    relay, body = _relay(ask), ask.body
+async def _patch(call: ApiCall) -> dict[str, Any]:
+    relay, body = _relay(call), call.body
     if "suspended" in body:
         relay.control(partial(Control.suspend, on=body["suspended"]))
     if "paused" in body:
@@ -204,8 +204,8 @@ async def _patch(ask: Ask) -> dict[str, Any]:
     return _facts(relay)
 
 
-async def _close(ask: Ask) -> Reply:
-    relay, query = _relay(ask), ask.query
+async def _close(call: ApiCall) -> Reply:
+    relay, query = _relay(call), call.query
     detail = query["reason"] or "an operator closed it"
     if query["error"] is not None:
         error = query["error"]

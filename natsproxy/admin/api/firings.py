@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from natsproxy.admin.api import times
 from natsproxy.admin.api.events import MEDIA, MOST, event, stream
-from natsproxy.admin.api.operation import Ask, Operation, Param
+from natsproxy.admin.api.operation import ApiCall, Operation, Param
 from natsproxy.admin.api.schema import fields, items, shape, text, whole
 from natsproxy.admin.firing_log import KEPT, Fired
 from natsproxy.admin.streamed import Streamed
@@ -41,7 +41,7 @@ _RULE: Final = Param("rule", text("Only those of this rule."))
 _CONN: Final = Param("conn", whole("Only those on this connection.", most=1 << 53))
 
 
-def _shown(fired: Fired) -> dict[str, Any]:
+def _to_json(fired: Fired) -> dict[str, Any]:
     one = fired.firing
     return {
         "number": fired.number,
@@ -62,20 +62,20 @@ def _shown(fired: Fired) -> dict[str, Any]:
     }
 
 
-def _filter(ask: Ask) -> Callable[[Fired], bool]:
-    rule, conn = ask.query["rule"], ask.query["conn"]
+def _filter(call: ApiCall) -> Callable[[Fired], bool]:
+    rule, conn = call.query["rule"], call.query["conn"]
     return lambda one: (rule is None or one.firing.rule == rule) and (conn is None or one.firing.conn == conn)
 
 
-async def _list(ask: Ask) -> dict[str, Any]:
-    log, wanted = ask.proxy.firings, _filter(ask)
-    found = [one for one in log.after(0) if wanted(one)][-ask.query["limit"] :]
-    return {"total": log.total, "firings": [_shown(one) for one in found]}
+async def _list(call: ApiCall) -> dict[str, Any]:
+    log, wanted = call.proxy.firings, _filter(call)
+    found = [one for one in log.after(0) if wanted(one)][-call.query["limit"] :]
+    return {"total": log.total, "firings": [_to_json(one) for one in found]}
 
 
-async def _stream(ask: Ask) -> Streamed:
-    log, wanted = ask.proxy.firings, _filter(ask)
-    seen = ask.headers.get("last-event-id", "")
+async def _stream(call: ApiCall) -> Streamed:
+    log, wanted = call.proxy.firings, _filter(call)
+    seen = call.headers.get("last-event-id", "")
     # A number greater than ours is from another process.
     at = min(int(seen), log.total) if seen.isascii() and seen.isdigit() and len(seen) < 18 else log.total
 
@@ -87,7 +87,7 @@ async def _stream(ask: Ask) -> Streamed:
         found = [one for one in news if wanted(one)]
         lost += max(0, len(found) - MOST)
         events = [event("lost", {"events": lost})] if lost else []
-        return events + [event("firing", _shown(one), one.number) for one in found[-MOST:]]
+        return events + [event("firing", _to_json(one), one.number) for one in found[-MOST:]]
 
     return stream(batch, log.wait)
 

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from natsproxy.admin.api.events import HEADERS, MEDIA, event
-from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param
+from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.live_frames import MOST, PAYLOAD, VIEWERS
 from natsproxy.admin.slices import sliced
@@ -157,9 +157,9 @@ def _change(event: Event) -> dict[str, Any]:
     }
 
 
-async def _stream(ask: Ask) -> Streamed:
-    choice, limit, most = _choice(ask.query), ask.query["limit"], ask.query["payload"]
-    live, exchanges = ask.proxy.live_frames, Exchanges(_HELD) if choice.exchange else None
+async def _stream(call: ApiCall) -> Streamed:
+    choice, limit, most = _choice(call.query), call.query["limit"], call.query["payload"]
+    live, exchanges = call.proxy.live_frames, Exchanges(_HELD) if choice.exchange else None
     if live.full:
         raise ApiError(429, f"there are {VIEWERS} viewers already: one of them has to go")
 

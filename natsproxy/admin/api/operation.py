@@ -81,7 +81,7 @@ class Param:
 
 
 @dataclass(frozen=True)
-class Ask:
+class ApiCall:
     """A validated request: its proxy, the parts of its path, its parameters and its body."""
 
     proxy: ManagedProxy
@@ -91,7 +91,7 @@ class Ask:
     headers: Mapping[str, str]
 
 
-Run = Callable[[Ask], Awaitable[Any]]
+Run = Callable[[ApiCall], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
@@ -140,8 +140,8 @@ async def perform(
 ) -> Response:
     """Answer a request."""
     try:
-        ask = await _ask(operation, request, proxies, shapes)
-        answer = await operation.run(ask)
+        call = await _read_call(operation, request, proxies, shapes)
+        answer = await operation.run(call)
     except ApiError as error:
         return failure(error.status, str(error))
     except StaleRules as error:
@@ -171,12 +171,12 @@ async def refused(_: Request, error: Exception) -> Response:
     return failure(error.status_code, str(error.detail).lower(), error.headers)
 
 
-async def _ask(
+async def _read_call(
     operation: Operation,
     request: Request,
     proxies: Mapping[str, ManagedProxy],
     shapes: Mapping[str, Schema],
-) -> Ask:
+) -> ApiCall:
     path: dict[str, str] = dict(request.path_params)
     name = path.pop("proxy", None)
     managed = proxies.get(name) if name is not None else next(iter(proxies.values()), None)
@@ -188,7 +188,7 @@ async def _ask(
             raise ApiError(400, f"there is no parameter {given[:80]!r}: {unknown(given, known)}")
     query = {param.name: param.read(request) for param in operation.params}
     body = await _body(operation, request, shapes)
-    return Ask(managed, path, query, body, request.headers)
+    return ApiCall(managed, path, query, body, request.headers)
 
 
 async def _body(operation: Operation, request: Request, shapes: Mapping[str, Schema]) -> Any:

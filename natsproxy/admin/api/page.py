@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any, Final
 
-from natsproxy.admin.api.operation import Ask, Operation
+from natsproxy.admin.api.operation import ApiCall, Operation
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.page.app import LOGIN
 from natsproxy.admin.page.sessions import LINK, Sessions
@@ -41,7 +41,7 @@ SHAPES: Final = {
 }
 
 
-async def _words(_: Ask) -> dict[str, Any]:
+async def _words(_: ApiCall) -> dict[str, Any]:
     return {section: list(map(_with_rule, words)) for section, words in SECTIONS.items()}
 
 
@@ -54,7 +54,7 @@ def _with_rule(word: Any) -> Any:
 def operations(sessions: Sessions) -> tuple[Operation, ...]:
     """Return the operations.  sessions: where a link makes one."""
 
-    async def link(_: Ask) -> dict[str, Any]:
+    async def link(_: ApiCall) -> dict[str, Any]:
         return {"path": f"{LOGIN}?{sessions.link()}", "seconds": int(LINK)}
 
     return (

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from natsproxy import __version__
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import Ask, Operation, Reply
+from natsproxy.admin.api.operation import ApiCall, Operation, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.events import Notice
@@ -46,7 +46,7 @@ SHAPES: Final = {
 }
 
 
-def _shown(managed: ManagedProxy) -> dict[str, Any]:
+def _to_json(managed: ManagedProxy) -> dict[str, Any]:
     proxy = managed.proxy
     entries = proxy.rules.entries.values()
     return {
@@ -64,34 +64,34 @@ def _shown(managed: ManagedProxy) -> dict[str, Any]:
     }
 
 
-async def _health(ask: Ask) -> Reply:
-    unready = ask.proxy.proxy.unready
+async def _health(call: ApiCall) -> Reply:
+    unready = call.proxy.proxy.unready
     return Reply({"ready": unready is None, "reason": unready}, 200 if unready is None else 503)
 
 
-async def _get(ask: Ask) -> dict[str, Any]:
-    return _shown(ask.proxy)
+async def _get(call: ApiCall) -> dict[str, Any]:
+    return _to_json(call.proxy)
 
 
-async def _drain(ask: Ask) -> Reply:
-    proxy = ask.proxy.proxy
-    within = None if ask.body.get("within") is None else times.seconds(ask.body["within"], "within")
+async def _drain(call: ApiCall) -> Reply:
+    proxy = call.proxy.proxy
+    within = None if call.body.get("within") is None else times.seconds(call.body["within"], "within")
     proxy.emit(Notice(now_ns(), None, "info", "draining", {"by": "admin", "connections": len(proxy.relays)}))
     proxy.start_drain(within)
-    return Reply(_shown(ask.proxy), 202)
+    return Reply(_to_json(call.proxy), 202)
 
 
 def operations(proxies: Mapping[str, ManagedProxy], config: Mapping[str, Any]) -> tuple[Operation, ...]:
     """Return the operations.  config: the settings of the process, as they are shown."""
     started = time.time_ns()
 
-    async def live(_: Ask) -> dict[str, Any]:
+    async def live(_: ApiCall) -> dict[str, Any]:
         return {"version": __version__, "started": times.iso_of(started), "started_ns": started}
 
-    async def listed(_: Ask) -> dict[str, Any]:
-        return {"proxies": [_shown(managed) for managed in proxies.values()]}
+    async def listed(_: ApiCall) -> dict[str, Any]:
+        return {"proxies": [_to_json(managed) for managed in proxies.values()]}
 
-    async def settings(_: Ask) -> Mapping[str, Any]:
+    async def settings(_: ApiCall) -> Mapping[str, Any]:
         return config
 
     path = "/v1/proxies/{proxy}"

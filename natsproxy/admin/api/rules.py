@@ -9,7 +9,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiError, Ask, Operation, Param, Reply
+from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.slices import sliced
@@ -80,7 +80,7 @@ def parse(table: Any, index: int | None = None) -> Rule:
 # -- answers
 
 
-def _shown(managed: ManagedProxy, entry: RuleEntry) -> dict[str, Any]:
+def _to_json(managed: ManagedProxy, entry: RuleEntry) -> dict[str, Any]:
     left = None if entry.ends is None else max(0, int((entry.ends - trio.current_time()) * 1e9))
     return {
         "rule": _plain(entry.rule.table),
@@ -107,26 +107,26 @@ async def _listed(managed: ManagedProxy) -> Reply:
     shown = []
     async with aclosing(sliced(entries)) as each:
         async for entry in each:
-            shown.append(_shown(managed, entry))
+            shown.append(_to_json(managed, entry))
     value = {"revision": revision, "rules": shown, "removed": book.removed}
     return Reply(value, headers={"ETag": f'"{revision}"'})
 
 
-def _one(ask: Ask, name: str, status: int = 200) -> Reply:
-    book = ask.proxy.proxy.rules
-    return Reply(_shown(ask.proxy, _entry(ask, name)), status, {"ETag": f'"{book.revision}"'})
+def _one(call: ApiCall, name: str, status: int = 200) -> Reply:
+    book = call.proxy.proxy.rules
+    return Reply(_to_json(call.proxy, _entry(call, name)), status, {"ETag": f'"{book.revision}"'})
 
 
-def _entry(ask: Ask, name: str) -> RuleEntry:
+def _entry(call: ApiCall, name: str) -> RuleEntry:
     try:
-        return ask.proxy.proxy.rules.entries[name]
+        return call.proxy.proxy.rules.entries[name]
     except KeyError:
         raise ApiError(404, f"there is no rule {name[:80]!r}") from None
 
 
-def _revision(ask: Ask, *, needed: bool) -> str | None:
+def _revision(call: ApiCall, *, needed: bool) -> str | None:
     """Return the revision that a change is based on, None for any."""
-    given = ask.headers.get("if-match")
+    given = call.headers.get("if-match")
     if given is None:
         if needed:
             raise ApiError(428, "say which list was changed: If-Match with the ETag of GET, or *")
@@ -134,28 +134,28 @@ def _revision(ask: Ask, *, needed: bool) -> str | None:
     return None if given.strip() == "*" else given.strip().strip('"')
 
 
-def _tell(ask: Ask, text: str, **facts: object) -> None:
-    ask.proxy.proxy.emit(Notice(now_ns(), None, "info", text, {"by": "admin", **facts}))
+def _tell(call: ApiCall, text: str, **facts: object) -> None:
+    call.proxy.proxy.emit(Notice(now_ns(), None, "info", text, {"by": "admin", **facts}))
 
 
 # -- operations
 
 
-async def _list(ask: Ask) -> Reply:
-    return await _listed(ask.proxy)
+async def _list(call: ApiCall) -> Reply:
+    return await _listed(call.proxy)
 
 
-async def _get(ask: Ask) -> Reply:
-    return _one(ask, ask.path["rule"])
+async def _get(call: ApiCall) -> Reply:
+    return _one(call, call.path["rule"])
 
 
-async def _replace(ask: Ask) -> Reply:
-    revision = _revision(ask, needed=True)
-    book = ask.proxy.proxy.rules
+async def _replace(call: ApiCall) -> Reply:
+    revision = _revision(call, needed=True)
+    book = call.proxy.proxy.rules
     book.check(revision)
     rules: list[tuple[Rule, bool]] = []
     names: set[str] = set()
-    async with aclosing(sliced(ask.body["rules"])) as each:
+    async with aclosing(sliced(call.body["rules"])) as each:
         async for change in each:
             rule = parse(change["rule"], len(rules))
             if rule.name in names:
@@ -163,24 +163,24 @@ async def _replace(ask: Ask) -> Reply:
             names.add(rule.name)
             rules.append((rule, change.get("enabled", True)))
     book.replace(rules, revision)
-    await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "rules replaced", rules=len(rules))
-    return await _listed(ask.proxy)
+    await call.proxy.proxy.rules_in_force()
+    _tell(call, "rules replaced", rules=len(rules))
+    return await _listed(call.proxy)
 
 
-async def _add(ask: Ask) -> Reply:
-    book = ask.proxy.proxy.rules
-    lasts = None if ask.body.get("for") is None else times.seconds(ask.body["for"], "for")
-    table = dict(ask.body["rule"])
+async def _add(call: ApiCall) -> Reply:
+    book = call.proxy.proxy.rules
+    lasts = None if call.body.get("for") is None else times.seconds(call.body["for"], "for")
+    table = dict(call.body["rule"])
     table.setdefault("name", _free_name(table.get("kind"), book.entries))
     rule = parse(table)
     if rule.name in book.entries:
         raise ApiError(409, f"there is a rule {rule.name!r} already")
     _refuse_more(book.entries)
-    book.put(rule, enabled=ask.body.get("enabled", True), lasts=lasts)
-    await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "rule added", rule=rule.name, lasts=ask.body.get("for"))
-    return _one(ask, rule.name, 201)
+    book.put(rule, enabled=call.body.get("enabled", True), lasts=lasts)
+    await call.proxy.proxy.rules_in_force()
+    _tell(call, "rule added", rule=rule.name, lasts=call.body.get("for"))
+    return _one(call, rule.name, 201)
 
 
 def _free_name(kind: Any, taken: Mapping[str, RuleEntry]) -> str:
@@ -193,52 +193,52 @@ def _refuse_more(entries: Mapping[str, RuleEntry]) -> None:
         raise ApiError(409, f"there are {MOST_RULES} rules, as many as the API makes")
 
 
-async def _put(ask: Ask) -> Reply:
-    book, name = ask.proxy.proxy.rules, ask.path["rule"]
+async def _put(call: ApiCall) -> Reply:
+    book, name = call.proxy.proxy.rules, call.path["rule"]
     known = name in book.entries
-    revision = _revision(ask, needed=known)
-    rule = parse({"name": name, **ask.body["rule"]})
+    revision = _revision(call, needed=known)
+    rule = parse({"name": name, **call.body["rule"]})
     if rule.name != name:
         raise ApiError(422, f"the rule is named {rule.name!r}, and the path names {name!r}")
     if not known:
         _refuse_more(book.entries)
     book.check(revision)
-    book.put(rule, enabled=ask.body.get("enabled"))
-    await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "rule changed" if known else "rule added", rule=name)
-    return _one(ask, name, 200 if known else 201)
+    book.put(rule, enabled=call.body.get("enabled"))
+    await call.proxy.proxy.rules_in_force()
+    _tell(call, "rule changed" if known else "rule added", rule=name)
+    return _one(call, name, 200 if known else 201)
 
 
-async def _patch(ask: Ask) -> Reply:
-    book, name, body = ask.proxy.proxy.rules, ask.path["rule"], ask.body
-    entry = _entry(ask, name)
-    book.check(_revision(ask, needed=False))
+async def _patch(call: ApiCall) -> Reply:
+    book, name, body = call.proxy.proxy.rules, call.path["rule"], call.body
+    entry = _entry(call, name)
+    book.check(_revision(call, needed=False))
     lasts = None if body.get("for") is None else times.seconds(body["for"], "for")
     merged = {**entry.rule.table, **body.get("rule", {})}
     rule = parse({key: value for key, value in merged.items() if value is not None})
     if rule.name != name:
         raise ApiError(422, "a rule keeps its name: remove it and add another one")
     book.put(rule, enabled=body.get("enabled"), lasts=lasts)
-    await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "rule changed", rule=name, enabled=body.get("enabled"))
-    return _one(ask, name)
+    await call.proxy.proxy.rules_in_force()
+    _tell(call, "rule changed", rule=name, enabled=body.get("enabled"))
+    return _one(call, name)
 
 
-async def _delete(ask: Ask) -> None:
-    name = ask.path["rule"]
-    _entry(ask, name)
-    book = ask.proxy.proxy.rules
-    book.check(_revision(ask, needed=False))
+async def _delete(call: ApiCall) -> None:
+    name = call.path["rule"]
+    _entry(call, name)
+    book = call.proxy.proxy.rules
+    book.check(_revision(call, needed=False))
     book.remove(name)
-    await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "rule removed", rule=name)
+    await call.proxy.proxy.rules_in_force()
+    _tell(call, "rule removed", rule=name)
 
 
-async def _reset(ask: Ask) -> Reply:
-    ask.proxy.proxy.rules.reset()
-    await ask.proxy.proxy.rules_in_force()
-    _tell(ask, "rules reset to the file")
-    return await _listed(ask.proxy)
+async def _reset(call: ApiCall) -> Reply:
+    call.proxy.proxy.rules.reset()
+    await call.proxy.proxy.rules_in_force()
+    _tell(call, "rules reset to the file")
+    return await _listed(call.proxy)
 
 
 OPERATIONS: Final = (

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final
 
-from natsproxy.admin.api.operation import Ask, Operation, Param
+from natsproxy.admin.api.operation import ApiCall, Operation, Param
 from natsproxy.admin.api.schema import fields, items, shape, text, whole
 from natsproxy.admin.connection_facts import ORDERS, ConnectionFacts, facts_of
 from natsproxy.admin.slices import sliced
@@ -59,7 +59,7 @@ SHAPES: Final = {
 }
 
 
-def _shown(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, Any]:
+def _to_json(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, Any]:
     shown: dict[str, Any] = {
         "conn": facts.conn,
         "client": relay.opened["client"],
@@ -85,16 +85,16 @@ def _shown(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, Any
     return shown
 
 
-async def _get(ask: Ask) -> dict[str, Any]:
-    statistics, order = ask.proxy.statistics, ORDERS[ask.query["sort"]]
+async def _get(call: ApiCall) -> dict[str, Any]:
+    statistics, order = call.proxy.statistics, ORDERS[call.query["sort"]]
     traffic, subscriptions = await statistics.traffic()
     epoch, at = statistics.epoch(), now_ns()
     found: list[tuple[ConnectionFacts, Relay]] = []
-    async with aclosing(sliced(list(ask.proxy.proxy.relays.values()))) as relays:
+    async with aclosing(sliced(list(call.proxy.proxy.relays.values()))) as relays:
         async for relay in relays:
             if relay.end is None:
                 found.append((facts_of(relay, epoch, at + epoch), relay))
-    first = nsmallest(ask.query["limit"], found, key=lambda one: order(one[0]))
+    first = nsmallest(call.query["limit"], found, key=lambda one: order(one[0]))
     return {
         "time_ns": at + epoch,
         "clock_ns": at,
@@ -107,7 +107,7 @@ async def _get(ask: Ask) -> dict[str, Any]:
         "firings": statistics.firings.total(),
         "gap_frames": statistics.gap_frames,
         "total": len(found),
-        "connections": [_shown(*one, ask.query["subjects"]) for one in first],
+        "connections": [_to_json(*one, call.query["subjects"]) for one in first],
     }
 
 

@@ -138,7 +138,7 @@ def _head(server: MonitoredServer, name: str, number: int, total: int, wanted: C
 def _rows(wanted: ConnzQuery, page: Iterable[Found], now: int) -> Iterator[str]:
     """Yield the connections in JSON, in small parts: one may have very many subscriptions."""
     for at, (facts, session) in enumerate(page):
-        yield ("," if at else "") + json.dumps(_shown(wanted, facts, now))[:-1]
+        yield ("," if at else "") + json.dumps(_to_json(wanted, facts, now))[:-1]
         if wanted.subs and session is not None and session.connection.subs:
             detail = wanted.subs == "detail"
             yield ', "subscriptions_list_detail": [' if detail else ', "subscriptions_list": ['
@@ -149,7 +149,7 @@ def _rows(wanted: ConnzQuery, page: Iterable[Found], now: int) -> Iterator[str]:
         yield "}"
 
 
-def _shown(wanted: ConnzQuery, facts: ConnectionFacts, now: int) -> dict[str, Any]:
+def _to_json(wanted: ConnzQuery, facts: ConnectionFacts, now: int) -> dict[str, Any]:
     end = facts.stop or now
     shown = {
         "cid": facts.conn,

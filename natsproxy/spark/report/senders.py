@@ -27,20 +27,21 @@ def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
     """
     own = "NOT startswith(template, '_INBOX.') AND NOT startswith(template, '$JS.')"
     counted = clients_side(frames).where(MESSAGE).where(own).groupBy("template", "dir", *CONN).count()
-    parts = [F.lit(None).cast("string"), *([F.col("recorder")] if tables.recorder_choices else [])]
-    counted = _named(counted, tables).withColumn("part", F.explode(F.array(*parts)))  # of all, and of each
-    named = counted.groupBy("template", "dir", "part", "name").agg(F.sum("count").alias("n"))
-    busiest = named.where("part IS NULL").groupBy("template").agg(F.sum("n").alias("all"))
+    # No choice is all recorders.
+    choices = [F.lit(None).cast("string"), *([F.col("recorder")] if tables.recorder_choices else [])]
+    counted = _named(counted, tables).withColumn("choice", F.explode(F.array(*choices)))
+    named = counted.groupBy("template", "dir", "choice", "name").agg(F.sum("count").alias("n"))
+    busiest = named.where("choice IS NULL").groupBy("template").agg(F.sum("n").alias("all"))
     top = busiest.orderBy(F.desc("all"), "template").limit(_SUBJECTS)
     if tables.recorder_choices:
-        named = named.where(F.col("part").isNull() | F.col("part").isin(tables.recorder_choices))
+        named = named.where(F.col("choice").isNull() | F.col("choice").isin(tables.recorder_choices))
     found = rows(_ranked(named.join(F.broadcast(top), "template")))
     listed = []
     for _, template in sorted({(-row["all"], row["template"]) for row in found}):
         those = [row for row in found if row["template"] == template]
         subject = {"template": template[:TEXT], **_sides(those, None)}
         if tables.recorder_choices:
-            alone = {row["part"] for row in those} - {None}
+            alone = {row["choice"] for row in those} - {None}
             subject["by_recorder"] = {short(one): _sides(those, one) for one in sorted(alone)}
         listed.append(subject)
     return listed
@@ -48,16 +49,18 @@ def senders(frames: DataFrame, axis: Axis, tables: Tables) -> Rows:
 
 def _ranked(named: DataFrame) -> DataFrame:
     """Return the first `_CLIENTS` clients on each side of a subject, and the sum of the others as one."""
-    side = ("template", "dir", "part")
+    side = ("template", "dir", "choice")
     order = Window.partitionBy(*side).orderBy(F.desc("n"), "name")
     placed = named.withColumn("place", F.least(F.row_number().over(order), F.lit(_CLIENTS + 1)))
     first = F.when(F.col("place") <= _CLIENTS, F.col("name")).otherwise(OTHERS)
     return placed.groupBy(*side, "all", "place", first.alias("name")).agg(F.sum("n").alias("n"))
 
 
-def _sides(rows: Rows, part: str | None) -> Row:
+def _sides(rows: Rows, choice: str | None) -> Row:
     """Return the clients on both sides of a subject, most first."""
-    places = sorted((row["place"], row["dir"], row["name"], row["n"]) for row in rows if row["part"] == part)
+    places = sorted(
+        (row["place"], row["dir"], row["name"], row["n"]) for row in rows if row["choice"] == choice
+    )
     return {
         name: [[client, count] for _, dir, client, count in places if dir == way]
         for way, name in enumerate(("from", "to"))
