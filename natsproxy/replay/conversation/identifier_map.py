@@ -12,6 +12,9 @@ pairs: any live time agrees with a recorded one, and the latest is the one that 
 Members of JSON for which a user vouches may be short, or numbers: their live values come back in members of
 the same name alone.
 
+Where a value is ignored, its equality still counts: an identifier that the recording has twice is one in this
+run, and two are two (`unify_ignored`, `unify_message_ids`).  The map remembers which frame had it first.
+
 Tokens that are too short to be known by their looks are kept with the token before them (an inbox's tokens:
 `<nuid>.<token>`), so `1` in one inbox is no other `1`.
 
@@ -32,8 +35,10 @@ from natsproxy.protocol.identifiers import is_generated_consumer
 from natsproxy.replay.conversation.generated_values import (
     SHORTEST_WORD,
     Form,
+    are_generated,
     common_form,
     decoded,
+    is_identifier_like,
     is_time,
     is_word,
     replace,
@@ -53,6 +58,10 @@ _WILD: Final = (b"*", b">")
 _CONSUMERS: Final = b".API.CONSUMER."
 _LONG: Final = 16  # letters from which on a token is no other identifier's by chance
 _PLACES: Final = 1000
+_FIRST: Final = 20_000  # identifiers whose first frame is remembered
+_SHOWN: Final = 40  # bytes of the payload of such a frame
+_MESSAGE_ID: Final = b"Nats-Msg-Id\0"
+"""The prefix of message ids in the map: they may be short, and equal to other texts by chance."""
 _KNOWN: Final = Form.IDENTIFIER  # of pieces that are equal or known: they are not learned
 _ENTRY: Final = re.compile(r"/[0-9]+(?=/|$)")
 SHORTEST: Final = 8
@@ -98,18 +107,25 @@ class LearnedPairs:
     """The pairs that one comparison finds, until it is known whether the frames agree.
 
     members: live values of JSON members, by name and recorded value, both as JSON.  subject: a pattern of the
-    frames, for people.
+    frames, for people.  frame: subject and begin of the payload of the live one.  again: the live frame is a
+    repetition, so ignored values in it are no news and no contradiction.
     """
 
-    __slots__ = ("live", "members", "places", "recorded", "subject", "times")
+    __slots__ = ("again", "frame", "live", "members", "places", "recorded", "subject", "times")
 
-    def __init__(self) -> None:
+    def __init__(self, *, again: bool = False) -> None:
         self.live: dict[bytes, bytes] = {}
         self.recorded: dict[bytes, bytes] = {}
         self.times: dict[bytes, bytes] = {}
         self.members: dict[Member, bytes] = {}
         self.places: list[LearnedValue] = []
         self.subject = ""
+        self.frame = (b"", b"")
+        self.again = again
+
+    def sent_in(self, subject: bytes, body: bytes) -> None:
+        """Note the live frame, for people."""
+        self.frame = subject, body[:_SHOWN]
 
     def learn_time(self, recorded: bytes, live: bytes, place: str) -> None:
         """Note two times."""
@@ -126,14 +142,14 @@ class LearnedPairs:
 
     def copy(self) -> LearnedPairs:
         """Return a lesson of its own with the same pairs."""
-        made = LearnedPairs()
+        made = LearnedPairs(again=self.again)
         made.add(self)
         return made
 
 
-def short(identifier: bytes) -> str:
+def short(identifier: bytes, prefix: bytes = b"") -> str:
     """Return an identifier as people are shown it."""
-    text = identifier.decode(errors="replace")
+    text = identifier.removeprefix(prefix).decode(errors="replace")
     return text if len(text) <= 12 or is_time(identifier) else f"{text[:8]}..."
 
 
@@ -148,6 +164,7 @@ class IdentifierMap:
         self._recorded: dict[bytes, bytes] = {}
         self._times: dict[bytes, bytes] = {}
         self._members: dict[Member, bytes] = {}
+        self._first: dict[bytes, tuple[bytes, bytes]] = {}  # the live frame that had a recorded identifier
         self._limit = limit
         self.learned: dict[str, LearnedValue] = {}
 
@@ -161,12 +178,22 @@ class IdentifierMap:
             if where not in self.learned:
                 where = _ENTRY.sub("/*", where)
                 self.learned.setdefault(where, LearnedValue(where, recorded, live))
+        if lesson.frame[0]:
+            self._note_first(lesson)
         if lesson.live or lesson.times or lesson.members:
             self._times |= lesson.times
             self._members |= lesson.members
             self._live |= lesson.live
             self._recorded |= lesson.recorded
             self._bound()
+
+    def _note_first(self, lesson: LearnedPairs) -> None:
+        shown = [one.recorded for one in lesson.places]
+        for recorded in (*shown, *(one for one in lesson.live if one.startswith(_MESSAGE_ID))):
+            if recorded in lesson.live and recorded not in self._live:
+                self._first[recorded] = lesson.frame
+        while len(self._first) > _FIRST:
+            del self._first[next(iter(self._first))]
 
     def _bound(self) -> None:
         while len(self._live) > self._limit:
@@ -195,13 +222,24 @@ class IdentifierMap:
 
     def conflict(self, recorded: bytes, live: bytes) -> str:
         """Return a clause about the first pair in two texts that disagrees with the map, `""` without one."""
-        for a, b in zip(split(recorded)[1::2], split(live)[1::2], strict=False):
-            known, stands_for = self._live.get(a), self._recorded.get(b)
-            if known is not None and b not in (known, a):
-                return f"{short(a)} is {short(known)} in this run"
-            if stands_for not in (None, a):
-                return f"{short(b)} is {short(stands_for)} of the recording"
+        pairs = [(recorded, live), *zip(split(recorded)[1::2], split(live)[1::2], strict=False)]
+        return next(filter(None, (self._conflict(a, b) for a, b in pairs)), "")
+
+    def _conflict(self, recorded: bytes, live: bytes, prefix: bytes = b"") -> str:
+        known, stands_for = self._live.get(prefix + recorded), self._recorded.get(prefix + live)
+        if known is not None and known != prefix + live and recorded != live:
+            first = self._first_frame(prefix + recorded)
+            return f"{short(recorded)} was recorded{first}, where this run sent {short(known, prefix)}"
+        if stands_for is not None and stands_for != prefix + recorded:
+            first = self._first_frame(stands_for)
+            return f"{short(live)} was sent{first}, where {short(stands_for, prefix)} was recorded"
         return ""
+
+    def _first_frame(self, recorded: bytes) -> str:
+        if recorded not in self._first:
+            return " before"
+        subject, body = self._first[recorded]
+        return f" before in {subject.decode(errors='replace')} {body.decode(errors='replace')!r}"
 
     # -- comparison
 
@@ -233,22 +271,35 @@ class IdentifierMap:
         recorded, live = (text.removeprefix(_DIGEST).rstrip(b"=") for text in (recorded, live))
         return self._piece(recorded, live, new, place, common_form(recorded, live) if learn else None)
 
-    def try_unify(
-        self, recorded: bytes, live: bytes, new: LearnedPairs, place: str, *, learn: bool, whole: bool = False
-    ) -> None:
-        """Learn the pairs of two texts that need not agree, if they do.
+    def unify_ignored(
+        self, recorded: bytes, live: bytes, new: LearnedPairs, place: str, *, whole: bool = False
+    ) -> bool:
+        """Learn the pairs of two texts that need not agree, if they do; return False for a contradiction.
 
-        whole: they may be a pair whatever they look like, since a user vouches for their place.
+        That is where both look generated, and one of them stands for another value already: the recording has
+        a value twice where this run has two, or the other way round.  whole: they may be a pair whatever they
+        look like, since a user vouches for their place.
         """
-        if recorded == live or not learn or len(new.live) > _PLACES:  # a copy for each value has its price
-            return
+        if len(new.live) > _PLACES:  # a copy for each value has its price
+            return True
+        identifiers = whole and is_identifier_like(recorded) and is_identifier_like(live)
         tried = new.copy()
-        if self.unify(recorded, live, tried, place) or (
-            whole
-            and _RUN.fullmatch(recorded) is not None
-            and self._pair(recorded, live, tried := new.copy(), place)
-        ):
+        agree = self.unify(recorded, live, tried, place)
+        may_pair = whole and _RUN.fullmatch(recorded) is not None
+        if may_pair and (identifiers if recorded == live else not agree):
+            agree = self._pair(recorded, live, tried := new.copy(), place)
+        if agree:
             new.add(tried)
+        return agree or new.again or not ((may_pair and identifiers) or are_generated(recorded, live))
+
+    def unify_message_ids(self, recorded: bytes, live: bytes, new: LearnedPairs) -> str:
+        """Learn the pair of two `Nats-Msg-Id`; return a clause about the contradiction, `""` without one.
+
+        Whatever they look like: they tell the server which messages are the same.
+        """
+        if not new.again:
+            self._pair(_MESSAGE_ID + recorded, _MESSAGE_ID + live, new)
+        return "" if new.again else self._conflict(recorded, live, _MESSAGE_ID)
 
     def known_agree(self, recorded: bytes, live: bytes, new: LearnedPairs) -> bool:
         """Tell whether two texts differ in known identifiers alone; the others stand for themselves."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any, Final
 
 from natsproxy.protocol.places import Path, pointer_text
@@ -98,8 +97,7 @@ class JsonComparison:
             treatment = self._options.member(self._subject, path)
             alike = treatment is Treatment.LIKE and are_alike(ours, theirs)
             if alike or treatment is Treatment.IGNORED:
-                self._learn(ours, theirs, path, whole=alike)
-                return None
+                return self._ignored(ours, theirs, path, whole=alike)
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return self._object(ours, theirs, path)
         if isinstance(ours, list) and isinstance(theirs, list):
@@ -144,32 +142,47 @@ class JsonComparison:
         member = self._options.member
         return [name for name in names if member(self._subject, (*path, name)) is not Treatment.IGNORED]
 
-    def learn(self, ours: Any, theirs: Any) -> None:
-        """Learn from two values that need not agree, so that the live ones come back."""
-        with suppress(RecursionError):  # a hostile nesting
-            self._learn(ours, theirs, ())
+    def ignored(self, ours: Any, theirs: Any) -> Difference | None:
+        """Learn from two values that need not agree, so that the live ones come back.
 
-    def _learn(self, ours: Any, theirs: Any, path: Path, *, whole: bool = False) -> None:
-        """Learn.  whole: they are a pair whatever they look like, since a user vouches for their place."""
+        Returns the first identifier that contradicts what was learned before.
+        """
+        try:
+            return self._ignored(ours, theirs, ())
+        except RecursionError:  # a hostile nesting
+            return None
+
+    def _ignored(self, ours: Any, theirs: Any, path: Path, *, whole: bool = False) -> Difference | None:
+        """Do so.  whole: they are a pair whatever they look like, since a user vouches for their place."""
         if isinstance(ours, dict) and isinstance(theirs, dict):
-            for name in ours:
-                if name in theirs:
-                    self._learn(ours[name], theirs[name], (*path, name), whole=whole)
+            inner = [(name, one, theirs[name]) for name, one in ours.items() if name in theirs]
         elif isinstance(ours, list) and isinstance(theirs, list):
-            for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
-                self._learn(a, b, (*path, str(at)), whole=whole)
-        elif isinstance(ours, str) and isinstance(theirs, str):
+            inner = [(str(at), *pair) for at, pair in enumerate(zip(ours, theirs, strict=False))]
+        else:
+            return self._ignored_leaf(ours, theirs, path, whole=whole)
+        for name, one, other in inner:
+            found = self._ignored(one, other, (*path, name), whole=whole)
+            if found is not None:
+                return found
+        return None
+
+    def _ignored_leaf(self, ours: Any, theirs: Any, path: Path, *, whole: bool) -> Difference | None:
+        if not self._learns(path):
+            return None
+        place = pointer_text(path)
+        if isinstance(ours, str) and isinstance(theirs, str):
             a, b = _encoded(ours), _encoded(theirs)
-            place, learn = pointer_text(path), self._learns(path)
-            self._identifiers.try_unify(a, b, self._new, place, learn=learn, whole=whole)
+            if not self._identifiers.unify_ignored(a, b, self._new, place, whole=whole):
+                return self._difference(ours, theirs, path)
         elif type(ours) in _NUMBERS and type(theirs) in _NUMBERS:
             self._numbers(ours, theirs, path)
-        if whole and ours != theirs and path and self._learns(path):
+        if whole and ours != theirs and path:
             name, before, now = (
                 _encoded(json.dumps(one, ensure_ascii=False)) for one in (path[-1], ours, theirs)
             )
             self._new.members[name, before] = now
-            self._new.places.append(LearnedValue(pointer_text(path), before, now))
+            self._new.places.append(LearnedValue(place, before, now))
+        return None
 
     def _texts(self, ours: str, theirs: str, path: Path) -> bool:
         a, b = _encoded(ours), _encoded(theirs)

@@ -54,13 +54,15 @@ class Treatment(Enum):
     """The treatment of one place in two frames.
 
     EXACT: equal, or learned.  LIKE: both have it, in one form (identifier, number, time, or the same text).
-    ANY_VALUE: both have it.  IGNORED: even its presence does not count.
+    ANY_VALUE: both have it.  IGNORED: even its presence does not count.  UNCHECKED: nor which of its
+    identifiers are equal.
     """
 
     EXACT = "exact"
     LIKE = "like"
     ANY_VALUE = "any value"
     IGNORED = "ignored"
+    UNCHECKED = "unchecked"
 
 
 def _parts(value: Any) -> frozenset[str]:
@@ -136,12 +138,14 @@ class MatchOptions:
         """Return the treatment of a header."""
         text = name.decode("latin-1")
         if "headers" not in self.match_on:
-            return Treatment.IGNORED
+            return Treatment.UNCHECKED
         if matches_any(text, self.match_headers):
             return Treatment.EXACT
         if matches_any(text, self.like_headers):
             return Treatment.LIKE
-        if matches_any(text, self.ignore_headers) or matches_any(text, _IGNORED):
+        if matches_any(text, _IGNORED):  # tracing may be on or off
+            return Treatment.UNCHECKED
+        if matches_any(text, self.ignore_headers):
             return Treatment.IGNORED
         return Treatment.ANY_VALUE if matches_any(text, _ANY_VALUE) else Treatment.EXACT
 
@@ -174,6 +178,10 @@ class MatchOptions:
         if not (self.learn_only or self.learn_not):
             return self.learn
         return self.learn and (not self.learn_only or at(self.learn_only)) and not at(self.learn_not)
+
+    def learns_message_ids(self, subject: bytes) -> bool:
+        """Tell whether it counts which `Nats-Msg-Id` are equal; their values are no matter of `learn`."""
+        return not any(_is_at(place, None, b"Nats-Msg-Id") and place.on(subject) for place in self.learn_not)
 
     def stored(self) -> dict[str, Any]:
         """Return the options that differ from the defaults, as plain data that `read` reads."""

@@ -30,6 +30,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 from natsproxy.wire.parse import frames
 
+_MESSAGE_ID: Final = b"Nats-Msg-Id"
 # Members that differ from run to run: times, and names that a client makes up.
 _API_VOLATILE: Final = frozenset({"expires", "opt_start_time", "pause_until"})
 # A client that polls asks for as much as it lacks, and for as long as it has time.
@@ -106,9 +107,12 @@ class Matcher:
             return frame.body
         return json.dumps(counted(value, self.options, frame.subject, volatile or frozenset())).encode()
 
-    def agree(self, recorded: Frame, live: Frame) -> LearnedPairs | None:
-        """Return the pairs of values that two frames of one kind teach; None where they differ."""
-        learned = LearnedPairs()
+    def agree(self, recorded: Frame, live: Frame, *, again: bool = False) -> LearnedPairs | None:
+        """Return the pairs of values that two frames of one kind teach; None where they differ.
+
+        again: the live frame repeats one that has matched.
+        """
+        learned = LearnedPairs(again=again)
         return learned if self.differs(recorded, live, learned) is None else None
 
     def differs(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
@@ -134,6 +138,7 @@ class Matcher:
         found = found or self._bodies(recorded, live, new)
         if new.places:
             new.subject = pattern(recorded.subject, live.subject)
+        new.sent_in(live.subject, live.body)
         return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: LearnedPairs) -> Difference | None:
@@ -153,6 +158,10 @@ class Matcher:
 
     def _headers(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
         block, live_block = recorded.headers, live.headers
+        if _MESSAGE_ID in block and self.options.learns_message_ids(recorded.subject):
+            found = self._message_ids(block, live_block, new)
+            if found is not None:
+                return found
         if self.identifiers.known_agree(block, live_block, new):
             return None
         ours, theirs = headers.parse(block), headers.parse(live_block)
@@ -166,6 +175,14 @@ class Matcher:
                 return found
         return None
 
+    def _message_ids(self, block: bytes, live_block: bytes, new: LearnedPairs) -> Difference | None:
+        """Return a message id that is equal to another one here and not there."""
+        ours, theirs = headers.get(block, _MESSAGE_ID), headers.get(live_block, _MESSAGE_ID)
+        if ours is None or theirs is None:
+            return None
+        note = self.identifiers.unify_message_ids(ours, theirs, new)
+        return Difference("headers", "header Nats-Msg-Id", ours, theirs, note) if note else None
+
     def _header(
         self, subject: bytes, name: bytes, ours: list[bytes], theirs: list[bytes], new: LearnedPairs
     ) -> Difference | None:
@@ -173,17 +190,17 @@ class Matcher:
         place = f"header {name.decode('latin-1')}"
         learn = self.options.learns(subject, header=name)
         if len(ours) != len(theirs):
-            if treatment is Treatment.IGNORED:
+            if treatment in (Treatment.IGNORED, Treatment.UNCHECKED):
                 return None
             return Difference("headers", place, b", ".join(ours) or ABSENT, b", ".join(theirs) or ABSENT)
         for a, b in zip(ours, theirs, strict=True):
+            like = treatment is Treatment.LIKE
             if treatment is Treatment.EXACT:
                 agree = self.identifiers.unify(a, b, new, place, learn=learn)
             else:  # what it carries may still come back, as a trace's identifier does
-                like = treatment is Treatment.LIKE
-                self.identifiers.try_unify(a, b, new, place, learn=learn, whole=like)
-                agree = not like or are_alike(a.decode("latin-1"), b.decode("latin-1"))
-            if not agree:
+                agree = not learn or self.identifiers.unify_ignored(a, b, new, place, whole=like)
+                agree = agree or treatment is Treatment.UNCHECKED
+            if not agree or (like and not are_alike(a.decode("latin-1"), b.decode("latin-1"))):
                 return Difference("headers", place, a, b, self.identifiers.conflict(a, b))
         return None
 
@@ -195,11 +212,10 @@ class Matcher:
             if matches(pattern, subject):
                 if not same(ours, theirs):
                     return Difference("body", "body", ours, theirs)
-                self._learn_bodies(recorded, live, new)
+                self._ignored_bodies(recorded, live, new)  # whether they agree is the function's to say
                 return None
         if not self._all_bodies and self.options.ignores_body(subject):
-            self._learn_bodies(recorded, live, new)
-            return None
+            return self._ignored_bodies(recorded, live, new)
         short = len(ours) <= _LONGEST_TEXT
         if ours == theirs:
             if short and not self.identifiers.same(ours, new):
@@ -216,17 +232,18 @@ class Matcher:
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
 
-    def _learn_bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> None:
-        """Learn what agrees in payloads that need not agree."""
+    def _ignored_bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
+        """Learn what agrees in payloads that need not agree; return an identifier that contradicts others."""
         ours, theirs = recorded.body, live.body
-        if ours == theirs:
-            return
         values = _values_of(recorded, live)
         if values is not None:
-            self._json(recorded, new).learn(*values)
-        elif max(len(ours), len(theirs)) <= _LONGEST_TEXT:
-            learn = self.options.learns(recorded.subject, path=())
-            self.identifiers.try_unify(ours, theirs, new, "body", learn=learn)
+            return self._json(recorded, new).ignored(*values)
+        learn = self.options.learns(recorded.subject, path=())
+        if not learn or max(len(ours), len(theirs)) > _LONGEST_TEXT:
+            return None
+        if self.identifiers.unify_ignored(ours, theirs, new, "body"):
+            return None
+        return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
 
     def _json(self, recorded: Frame, new: LearnedPairs) -> JsonComparison:
         volatile = _volatile(recorded.subject, recorded.body)

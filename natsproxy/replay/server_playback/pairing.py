@@ -149,7 +149,7 @@ class Pairing:
         bare = self._matcher.seen(frame)._replace(reply=b"")
         for poll in self._progress.polls.of(client.playing.conn, key_of(bare)):
             known = poll.exchange.frame._replace(reply=b"")
-            if kind is FrameKind.PULL or self._matcher.agree(known, bare) is not None:
+            if kind is FrameKind.PULL or self._matcher.agree(known, bare, again=True) is not None:
                 return poll
         return None
 

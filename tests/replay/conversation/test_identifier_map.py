@@ -135,8 +135,11 @@ def test_an_identifier_that_did_not_change_stands_for_itself() -> None:
 
 def test_a_conflict_is_explained() -> None:
     identifiers = known(UUID1, UUID2)
-    assert identifiers.conflict(UUID1, UUID3) == "123e4567... is 223e4567... in this run"
-    assert identifiers.conflict(UUID3, UUID2) == "223e4567... is 123e4567... of the recording"
+    assert (
+        identifiers.conflict(UUID1, UUID3)
+        == "123e4567... was recorded before, where this run sent 223e4567..."
+    )
+    assert identifiers.conflict(UUID3, UUID2) == "223e4567... was sent before, where 123e4567... was recorded"
     assert identifiers.conflict(UUID3, R1) == ""
 
 

@@ -18,6 +18,7 @@ from natsproxy.replay.conversation.match_options import (
 )
 
 IGNORED, LIKE, EXACT = Treatment.IGNORED, Treatment.LIKE, Treatment.EXACT
+UNCHECKED = Treatment.UNCHECKED
 
 
 def options(**given: Any) -> MatchOptions:
@@ -34,12 +35,12 @@ def test_each_row_is_a_field_with_its_default() -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (b"traceparent", IGNORED),
-        (b"Traceparent", IGNORED),
-        (b"X-B3-TraceId", IGNORED),
-        (b"x-datadog-trace-id", IGNORED),
-        (b"X-Amzn-Trace-Id", IGNORED),
-        (b"Date", IGNORED),
+        (b"traceparent", UNCHECKED),
+        (b"Traceparent", UNCHECKED),
+        (b"X-B3-TraceId", UNCHECKED),
+        (b"x-datadog-trace-id", UNCHECKED),
+        (b"X-Amzn-Trace-Id", UNCHECKED),
+        (b"Date", UNCHECKED),
         (b"Nats-Msg-Id", Treatment.ANY_VALUE),
         (b"X-Timestamp", Treatment.ANY_VALUE),
         (b"X-Request-Id", EXACT),
@@ -96,7 +97,7 @@ def test_parts_and_payloads_are_left_out() -> None:
     without = options(match_on="subject, headers")
     assert without.match_on == {"subject", "headers"}
     assert without.ignores_body(b"a")
-    assert options(match_on=["subject", "body"]).header(b"X-Id") is IGNORED
+    assert options(match_on=["subject", "body"]).header(b"X-Id") is UNCHECKED
     assert options(ignore_bodies="blobs.>").ignores_body(b"blobs.1")
     assert not options(ignore_bodies="blobs.>").ignores_body(b"a")
 
