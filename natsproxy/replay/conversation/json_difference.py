@@ -40,6 +40,13 @@ def _is_same_data(ours: Any, theirs: Any) -> bool:
     return bool(ours == theirs) and (kind is not str or len(ours) < SHORTEST_WORD)
 
 
+def _is_zero(value: Any) -> bool:
+    """Tell whether a value is what Go reads where the member is missing: of an object all members are."""
+    if isinstance(value, dict):
+        return all(map(_is_zero, value.values()))
+    return value is None or value is False or value in ("", 0, [])
+
+
 def counted(
     value: Any, options: MatchOptions, subject: bytes, volatile: frozenset[str], path: Path = ()
 ) -> Any:
@@ -64,7 +71,8 @@ class JsonComparison:
     """The comparison of two payloads of one subject.
 
     volatile: names of members that do not count.  defined: NATS defines this payload, so all its identifiers
-    are learned, and not for the report.
+    are learned, and not for the report.  zero_is_absent: a member that is missing is equal to its zero value:
+    the server reads both alike, and libraries differ in what they write.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class JsonComparison:
         *,
         volatile: frozenset[str] = frozenset(),
         defined: bool = False,
+        zero_is_absent: bool = False,
     ) -> None:
         self._identifiers = identifiers
         self._options = options
@@ -83,6 +92,7 @@ class JsonComparison:
         self._new = new
         self._volatile = volatile
         self._defined = defined
+        self._zero_is_absent = zero_is_absent
         self._special = options.compares_json(subject)
 
     def differs(self, ours: Any, theirs: Any) -> Difference | None:
@@ -117,9 +127,7 @@ class JsonComparison:
         common = [name for name in ours if name in theirs and name not in self._volatile]
         members = [(name, ours[name], theirs[name]) for name in common]
         if len(common) < max(len(ours), len(theirs)):
-            missing = [name for name in ours if name not in theirs and name not in self._volatile]
-            more = [name for name in theirs if name not in ours and name not in self._volatile]
-            missing, more = self._compared(missing, path), self._compared(more, path)
+            missing, more = self._only_in(ours, theirs, path), self._only_in(theirs, ours, path)
             pairs = zip(missing, more, strict=False)
             if len(missing) != len(more) or not all(self._texts(a, b, (*path, a)) for a, b in pairs):
                 name = (missing or more)[0]
@@ -136,7 +144,11 @@ class JsonComparison:
                 return found
         return None
 
-    def _compared(self, names: list[str], path: Path) -> list[str]:
+    def _only_in(self, ours: dict[str, Any], theirs: dict[str, Any], path: Path) -> list[str]:
+        """Return the names that only one of two objects has, and that count."""
+        names = [name for name in ours if name not in theirs and name not in self._volatile]
+        if self._zero_is_absent:
+            names = [name for name in names if not _is_zero(ours[name])]
         if not self._special:
             return names
         member = self._options.member

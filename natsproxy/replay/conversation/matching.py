@@ -4,7 +4,8 @@ The fields are compared in this order, and the first that differs is the one tha
 queue, reply, headers, body.  Subjects and replies agree after identifier mapping.  Header blocks agree by
 meaning: status and the values of each name, in any order and spacing.  Bodies agree by bytes or, where both
 are JSON, by value.  Values that look generated are learned (`identifier_map.py`), and `MatchOptions` says
-where something else counts.  In JSON that NATS itself defines volatile members do not count.
+where something else counts.  In JSON that NATS itself defines volatile members do not count, and in that of
+the JetStream API a missing member is equal to its zero value.
 
 A user's matchers come first: (subject pattern, function of two bodies).
 """
@@ -254,6 +255,7 @@ class Matcher:
             new,
             volatile=volatile or frozenset(),
             defined=volatile is not None,
+            zero_is_absent=is_api(recorded.subject),
         )
 
 

@@ -31,6 +31,8 @@ def pub(subject: str, body: str = "", reply: str = "") -> str:
     return f"PUB {subject} {reply} {len(body)}\r\n{body}\r\n"
 
 
+CREATE = "$JS.API.STREAM.CREATE.S"
+ZEROS = ("0", "0.0", "false", '""', "[]", "{}", "null", '{"b":{"c":0}}')
 CASES = [
     (pub("a", "x"), pub("a", "x"), ""),
     (pub("a", "x"), pub("b", "x"), "subject"),
@@ -59,6 +61,17 @@ CASES = [
     (pub("$O.b.M.eA==", '{"size":1,"mtime":"1"}'), pub("$O.b.M.eA==", '{"size":1,"mtime":"2"}'), ""),
     (pub("$O.b.M.eA==", '{"size":1,"mtime":"1"}'), pub("$O.b.M.eA==", '{"size":2,"mtime":"1"}'), "body"),
     (pub("app", '{"expires":1}'), pub("app", '{"expires":2}'), "body"),
+    (pub("app", "{}"), pub("app", '{"a":0}'), "body"),
+    (pub("$O.b.M.eA==", "{}"), pub("$O.b.M.eA==", '{"size":0}'), "body"),
+    *((pub(CREATE, "{}"), pub(CREATE, f'{{"a":{zero}}}'), "") for zero in ZEROS),
+    *((pub(CREATE, f'{{"c":{{"a":{zero},"b":1}}}}'), pub(CREATE, '{"c":{"b":1}}'), "") for zero in ZEROS),
+    (pub(CREATE), pub(CREATE, '{"a":0}'), ""),
+    *(
+        (pub(CREATE, "{}"), pub(CREATE, f'{{"a":{one}}}'), "body")
+        for one in ("1", "true", '"x"', '{"b":[0]}')
+    ),
+    (pub(CREATE, '{"a":0}'), pub(CREATE, '{"a":1}'), "body"),
+    (pub(CREATE, '{"a":0}'), pub(CREATE, '{"a":false}'), "body"),
 ]
 
 
