@@ -10,7 +10,8 @@ identifier may also come back literally, where the client received it in a recor
 pairs: any live time agrees with a recorded one, and the latest is the one that `to_live` puts in.
 
 Members of JSON for which a user vouches may be short, or numbers: their live values come back in members of
-the same name alone.
+the same name alone.  Texts that may be any (a token, a signature) are no pairs either: the latest live one
+comes back, where the recorded one stands whole.
 
 Where a value is ignored, its equality still counts: an identifier that the recording has twice is one in this
 run, and two are two (`unify_ignored`, `unify_message_ids`).  The map remembers which frame had it first.
@@ -26,9 +27,10 @@ The map is bounded: the pairs used longest ago go first.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from natsproxy.printable import printable
 from natsproxy.protocol.identifiers import is_generated_consumer
@@ -63,6 +65,11 @@ _SHOWN: Final = 40  # bytes of the payload of such a frame
 _MESSAGE_ID: Final = b"Nats-Msg-Id\0"
 """The prefix of message ids in the map: they may be short, and equal to other texts by chance."""
 _KNOWN: Final = Form.IDENTIFIER  # of pieces that are equal or known: they are not learned
+_TEXT: Final = re.compile(rb"[^\s\"'\\<>]{8,}")
+_WORD_OF_TEXT: Final = re.compile(rb"[0-9A-Za-z_.~+/%-]{8,}={0,2}")
+_LONGEST_TOKEN: Final = 8 << 10
+_TEXTS: Final = 5000
+_MEMBERS: Final = 20_000
 _ENTRY: Final = re.compile(r"/[0-9]+(?=/|$)")
 SHORTEST: Final = 8
 """No shorter text holds an identifier, an inbox or a time."""
@@ -106,18 +113,19 @@ class LearnedValue(NamedTuple):
 class LearnedPairs:
     """The pairs that one comparison finds, until it is known whether the frames agree.
 
-    members: live values of JSON members, by name and recorded value, both as JSON.  subject: a pattern of the
-    frames, for people.  frame: subject and begin of the payload of the live one.  again: the live frame is a
-    repetition, so ignored values in it are no news and no contradiction.
+    members: live values of JSON members, by name and recorded value, both as JSON.  texts: those that may be
+    any.  subject: a pattern of the frames, for people.  frame: subject and begin of the payload of the live
+    one.  again: the live frame is a repetition, so ignored values in it are no news and no contradiction.
     """
 
-    __slots__ = ("again", "frame", "live", "members", "places", "recorded", "subject", "times")
+    __slots__ = ("again", "frame", "live", "members", "places", "recorded", "subject", "texts", "times")
 
     def __init__(self, *, again: bool = False) -> None:
         self.live: dict[bytes, bytes] = {}
         self.recorded: dict[bytes, bytes] = {}
         self.times: dict[bytes, bytes] = {}
         self.members: dict[Member, bytes] = {}
+        self.texts: dict[bytes, bytes] = {}
         self.places: list[LearnedValue] = []
         self.subject = ""
         self.frame = (b"", b"")
@@ -132,12 +140,26 @@ class LearnedPairs:
         self.times[recorded] = live
         self.places.append(LearnedValue(place, recorded, live))
 
+    def learn_text(self, recorded: bytes, live: bytes, place: str) -> None:
+        """Note two texts that may be any; short ones say nothing about other places."""
+        if SHORTEST <= len(recorded) <= _LONGEST_TOKEN and len(live) <= _LONGEST_TOKEN:
+            self.texts[recorded] = live
+        if recorded != live:
+            self.places.append(LearnedValue(place, recorded, live))
+
+    def learn_member(self, name: str, recorded: Any, live: Any) -> None:
+        """Note the values of a JSON member, for members of that name."""
+        key, before, now = (encoded(json.dumps(one, ensure_ascii=False)) for one in (name, recorded, live))
+        if max(len(before), len(now)) <= _LONGEST_TOKEN:
+            self.members[key, before] = now
+
     def add(self, other: LearnedPairs) -> None:
         """Take the pairs of another lesson in."""
         self.live |= other.live
         self.recorded |= other.recorded
         self.times |= other.times
         self.members |= other.members
+        self.texts |= other.texts
         self.places += other.places
 
     def copy(self) -> LearnedPairs:
@@ -145,6 +167,11 @@ class LearnedPairs:
         made = LearnedPairs(again=self.again)
         made.add(self)
         return made
+
+
+def encoded(text: str) -> bytes:
+    """Return a text of JSON as bytes, lone surrogates too."""
+    return text.encode("utf-8", "surrogatepass")
 
 
 def short(identifier: bytes, prefix: bytes = b"") -> str:
@@ -165,6 +192,7 @@ class IdentifierMap:
         self._times: dict[bytes, bytes] = {}
         self._members: dict[Member, bytes] = {}
         self._first: dict[bytes, tuple[bytes, bytes]] = {}  # the live frame that had a recorded identifier
+        self._texts: dict[bytes, bytes] = {}
         self._limit = limit
         self.learned: dict[str, LearnedValue] = {}
 
@@ -180,8 +208,9 @@ class IdentifierMap:
                 self.learned.setdefault(where, LearnedValue(where, recorded, live))
         if lesson.frame[0]:
             self._note_first(lesson)
-        if lesson.live or lesson.times or lesson.members:
+        if lesson.live or lesson.times or lesson.members or lesson.texts:
             self._times |= lesson.times
+            self._texts |= lesson.texts
             self._members |= lesson.members
             self._live |= lesson.live
             self._recorded |= lesson.recorded
@@ -201,8 +230,10 @@ class IdentifierMap:
             self._recorded.pop(self._live.pop(oldest), None)
         while len(self._times) > self._limit:
             del self._times[next(iter(self._times))]
-        while len(self._members) > self._limit:
+        while len(self._members) > _MEMBERS:
             del self._members[next(iter(self._members))]
+        while len(self._texts) > _TEXTS:
+            del self._texts[next(iter(self._texts))]
 
     def forget(self, lesson: LearnedPairs) -> None:
         """Remove pairs that turned out to be wrong."""
@@ -252,6 +283,8 @@ class IdentifierMap:
         """
         if recorded == live:
             return self.same(recorded, new)
+        if self._texts and self._with_texts(recorded) == live:
+            return True
         if is_word(recorded) and is_word(live):  # as nearly all identifiers and times in JSON and in headers
             form = _KNOWN if self.known(recorded) else common_form(recorded, live)
             if form is not None:
@@ -412,9 +445,24 @@ class IdentifierMap:
     def to_live(self, text: bytes) -> bytes:
         """Return a recorded subject or text with the live values in it; unknown ones are kept."""
         found = self._live.get(text)
-        if found is not None or not (self._live or self._times):
-            return found or text
+        if found is not None:
+            return found
+        if self._texts:
+            text = self._with_texts(text)
+        if not (self._live or self._times):
+            return text
         return _RUN.sub(lambda run: translated(run[0], self._live, self._times), text)
+
+    def _with_texts(self, text: bytes) -> bytes:
+        texts = self._texts
+
+        def live(found: re.Match[bytes]) -> bytes:
+            name, sign, value = found[0].partition(b"=")  # `token=...`
+            if found[0] in texts or value in texts:
+                return texts.get(found[0]) or name + sign + texts[value]
+            return _WORD_OF_TEXT.sub(lambda word: texts.get(word[0], word[0]), found[0])
+
+        return texts.get(text) or _TEXT.sub(live, text)
 
     def live_members(self, text: bytes) -> bytes:
         """Return recorded JSON with the live values of the members for which a user vouches."""

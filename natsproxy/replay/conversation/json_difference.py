@@ -14,7 +14,13 @@ from typing import Any, Final
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.difference import ABSENT, Difference
 from natsproxy.replay.conversation.generated_values import SHORTEST_WORD, are_alike, are_times, form_of
-from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, LearnedPairs, LearnedValue
+from natsproxy.replay.conversation.identifier_map import (
+    INBOX,
+    IdentifierMap,
+    LearnedPairs,
+    LearnedValue,
+    encoded,
+)
 from natsproxy.replay.conversation.match_options import MatchOptions, Treatment
 
 _LARGEST: Final = 1 << 20
@@ -51,8 +57,11 @@ def counted(
     value: Any, options: MatchOptions, subject: bytes, volatile: frozenset[str], path: Path = ()
 ) -> Any:
     """Return a JSON value without the members that do not count, and the form of what must be alike."""
-    if options.member(subject, path) is Treatment.LIKE:
+    treatment = options.member(subject, path)
+    if treatment is Treatment.LIKE:
         return form_of(value)
+    if treatment is Treatment.ANY and (isinstance(value, str) or type(value) in _NUMBERS):
+        return "<any>"
 
     def counts(at: str) -> bool:
         return at not in volatile and options.member(subject, (*path, at)) is not Treatment.IGNORED
@@ -108,6 +117,8 @@ class JsonComparison:
             alike = treatment is Treatment.LIKE and are_alike(ours, theirs)
             if alike or treatment is Treatment.IGNORED:
                 return self._ignored(ours, theirs, path, whole=alike)
+            if treatment is Treatment.ANY and self._any_text(ours, theirs, path):
+                return None
         if isinstance(ours, dict) and isinstance(theirs, dict):
             return self._object(ours, theirs, path)
         if isinstance(ours, list) and isinstance(theirs, list):
@@ -183,21 +194,30 @@ class JsonComparison:
             return None
         place = pointer_text(path)
         if isinstance(ours, str) and isinstance(theirs, str):
-            a, b = _encoded(ours), _encoded(theirs)
+            a, b = encoded(ours), encoded(theirs)
             if not self._identifiers.unify_ignored(a, b, self._new, place, whole=whole):
                 return self._difference(ours, theirs, path)
         elif type(ours) in _NUMBERS and type(theirs) in _NUMBERS:
             self._numbers(ours, theirs, path)
         if whole and ours != theirs and path:
-            name, before, now = (
-                _encoded(json.dumps(one, ensure_ascii=False)) for one in (path[-1], ours, theirs)
-            )
-            self._new.members[name, before] = now
+            self._new.learn_member(path[-1], ours, theirs)
+            before, now = (encoded(json.dumps(one, ensure_ascii=False)) for one in (ours, theirs))
             self._new.places.append(LearnedValue(place, before, now))
         return None
 
+    def _any_text(self, ours: Any, theirs: Any, path: Path) -> bool:
+        """Learn two texts or two numbers that may be any; return False for other values."""
+        texts = isinstance(ours, str) and isinstance(theirs, str)
+        if not texts and not (type(ours) in _NUMBERS and type(theirs) in _NUMBERS):
+            return False
+        if self._learns(path):
+            before, now = (encoded(one) if texts else repr(one).encode() for one in (ours, theirs))
+            self._new.learn_text(before, now, pointer_text(path))
+            self._new.learn_member(path[-1] if path else "", ours, theirs)
+        return True
+
     def _texts(self, ours: str, theirs: str, path: Path) -> bool:
-        a, b = _encoded(ours), _encoded(theirs)
+        a, b = encoded(ours), encoded(theirs)
         if self._defined or (ours.startswith("_INBOX.") and b.startswith(INBOX)):
             return not self._identifiers.unify_subject(a, b, self._new, reply=True)
         if a == b:
@@ -225,7 +245,3 @@ class JsonComparison:
         if isinstance(ours, str) and isinstance(theirs, str):
             note = self._identifiers.conflict(ours.encode(errors="replace"), theirs.encode(errors="replace"))
         return Difference("body", pointer_text(path) or "body", ours, theirs, note)
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

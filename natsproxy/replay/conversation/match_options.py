@@ -8,7 +8,7 @@ Layers: the options stored in a cassette, then ini file or `--config`, flags, ma
 message recommends can be added where it is convenient, and takes nothing away.
 
 `MatchOptions.header` and `.member` answer for one place in a frame.  What a user named comes before the
-defaults, and of that the strictest: `match`, then `like`, then `ignore`.
+defaults, and of that the strictest: `match`, then `like`, then `any`, then `ignore`.
 """
 
 from __future__ import annotations
@@ -54,12 +54,14 @@ class Treatment(Enum):
     """The treatment of one place in two frames.
 
     EXACT: equal, or learned.  LIKE: both have it, in one form (identifier, number, time, or the same text).
+    ANY: both have it, whatever it is, and the live one comes back.
     ANY_VALUE: both have it.  IGNORED: even its presence does not count.  UNCHECKED: nor which of its
     identifiers are equal.
     """
 
     EXACT = "exact"
     LIKE = "like"
+    ANY = "any"
     ANY_VALUE = "any value"
     IGNORED = "ignored"
     UNCHECKED = "unchecked"
@@ -108,6 +110,12 @@ class MatchOptions:
     like_json: tuple[FramePlace, ...] = several(
         POINTER, "Compare only the form of this member of JSON payloads."
     )
+    any_headers: tuple[str, ...] = several(
+        HEADER, "Accept any value of this header, such as a token; the live one comes back."
+    )
+    any_json: tuple[FramePlace, ...] = several(
+        POINTER, "Accept any text or number at this member of JSON payloads; the live one comes back."
+    )
     like_subjects: tuple[bytes, ...] = several(
         SUBJECT, "Subjects whose tokens at * and > differ from run to run; answers get the live ones."
     )
@@ -143,6 +151,8 @@ class MatchOptions:
             return Treatment.EXACT
         if matches_any(text, self.like_headers):
             return Treatment.LIKE
+        if matches_any(text, self.any_headers):
+            return Treatment.ANY
         if matches_any(text, _IGNORED):  # tracing may be on or off
             return Treatment.UNCHECKED
         if matches_any(text, self.ignore_headers):
@@ -151,12 +161,14 @@ class MatchOptions:
 
     def compares_json(self, subject: bytes) -> bool:
         """Tell whether a member of the JSON payloads on `subject` has a treatment of its own."""
-        return any(place.on(subject) for place in (*self.like_json, *self.ignore_json))
+        return any(place.on(subject) for place in (*self.like_json, *self.any_json, *self.ignore_json))
 
     def member(self, subject: bytes, path: Path) -> Treatment:
         """Return the treatment of a part of the JSON payloads on `subject`."""
         if any(place.covers(path) and place.on(subject) for place in self.like_json):
             return Treatment.LIKE
+        if any(place.covers(path) and place.on(subject) for place in self.any_json):
+            return Treatment.ANY
         if any(place.covers(path) and place.on(subject) for place in self.ignore_json):
             return Treatment.IGNORED
         return Treatment.EXACT
@@ -193,12 +205,11 @@ DEFAULT: Final = MatchOptions()
 OPTIONS: Final = options_of(MatchOptions)
 """All options, in the order of `--help`."""
 _BY_KEY: Final = {option.key: option for option in OPTIONS}
+_HEADERS: Final = ("ignore_headers", "any_headers", "like_headers", "match_headers")
+_MEMBERS: Final = ("ignore_json", "any_json", "like_json")
 _OPPOSITES: Final = {
-    "ignore_headers": ("like_headers", "match_headers"),
-    "like_headers": ("ignore_headers", "match_headers"),
-    "match_headers": ("ignore_headers", "like_headers"),
-    "ignore_json": ("like_json",),
-    "like_json": ("ignore_json",),
+    **{one: tuple(other for other in _HEADERS if other != one) for one in _HEADERS},
+    **{one: tuple(other for other in _MEMBERS if other != one) for one in _MEMBERS},
 }
 
 

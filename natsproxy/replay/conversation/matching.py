@@ -198,6 +198,10 @@ class Matcher:
             like = treatment is Treatment.LIKE
             if treatment is Treatment.EXACT:
                 agree = self.identifiers.unify(a, b, new, place, learn=learn)
+            elif treatment is Treatment.ANY:
+                agree = True
+                if learn:
+                    new.learn_text(a, b, place)
             else:  # what it carries may still come back, as a trace's identifier does
                 agree = not learn or self.identifiers.unify_ignored(a, b, new, place, whole=like)
                 agree = agree or treatment is Treatment.UNCHECKED

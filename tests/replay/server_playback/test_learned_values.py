@@ -219,6 +219,79 @@ def test_tokens_for_which_a_user_vouches_come_back(recorded: str, live: str) -> 
         assert len(play.machine.mismatches) == 1
 
 
+def jwt(claims: str, signature: str) -> str:
+    parts = [b'{"alg":"HS256","typ":"JWT"}', claims.encode()]
+    return ".".join([*(base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts), signature])
+
+
+TOKENS = [
+    (jwt('{"sub":"a","iat":1790000000}', "x-7_" * 11), jwt('{"sub":"ab","iat":1791111111}', "_8-y" * 11)),
+    ("gAAAAABm-_a/b+c==", "gAAAAABn+/+/b9=="),
+    ("https://x.io/f?a=1&sig=x%2Bz==", "https://x.io/f?a=22&sig=yy%2B"),
+    ("user|2024|abc!~*", "user|2024|d"),
+    ("north-north", "south"),
+]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ['{"session":"%s"}', "Bearer %s", "token=%s", '{"a":["x %s"]}', "%s"],
+)
+@pytest.mark.parametrize("place", ["header", "json"])
+@pytest.mark.parametrize(("recorded", "live"), TOKENS)
+def test_any_text_is_accepted_and_comes_back(recorded: str, live: str, place: str, answer: str) -> None:
+    def sent(one: str) -> bytes:
+        if place == "header":
+            return pub("login", "x", headers=block("Authorization", one))
+        return pub("login", json.dumps({"token": one, "n": 1}))
+
+    options = MatchOptions(**read({"any_headers": "authorization", "any_json": "login /token"}))
+    play = conversation(sent(recorded), msg("done", answer % recorded), options)
+    assert play.send(1, sent(live)) == msg("done", answer % live)
+    assert play.machine.mismatches == []
+
+
+def test_any_text_may_be_another_one_each_time() -> None:
+    """A token that is signed again differs when its second has passed."""
+    options = MatchOptions(**read({"any_json": "/token"}))
+    lines: list[Line] = [*hello(1, "a"), (1, ">", b"SUB > 1\r\n")]
+    for one in ("t" * 20, "t" * 20, "u" * 20):
+        lines += [
+            (1, ">", pub("a", f'{{"token":"{one}"}}')),
+            (1, "<", msg("b", f'{{"of":"{one}"}}')),
+            (1, ">", pub("c", f"use {one}")),
+        ]
+    play = Play(lines, options=options)
+    play.open(1, "a")
+    play.send(1, b"SUB > 1\r\n")
+    for one in ("x" * 20, "y" * 20, "y" * 20):
+        assert play.send(1, pub("a", f'{{"token":"{one}"}}')) == msg("b", f'{{"of":"{one}"}}')
+        play.send(1, pub("c", f"use {one}"))
+    assert play.machine.mismatches == []
+
+
+@pytest.mark.parametrize(
+    ("recorded", "live"),
+    [('{"t":"a"}', '{"t":1}'), ('{"t":"a"}', "{}"), ('{"t":{"a":1}}', '{"t":{"a":"b"}}')],
+)
+def test_any_text_is_a_text(recorded: str, live: str) -> None:
+    play = conversation(pub("a", recorded), msg("b"), MatchOptions(**read({"any_json": "/t"})))
+    play.send(1, pub("a", live))
+    assert len(play.machine.mismatches) == 1
+
+
+@pytest.mark.parametrize(("recorded", "live"), [("short", "other"), ("17", "18"), ("0.5", "7")])
+def test_a_short_text_that_may_be_any_comes_back_in_members_of_its_name(recorded: str, live: str) -> None:
+    before, now = (f'"{one}"' if one.isalpha() else one for one in (recorded, live))
+    got = '{"a":{"token":%s,"n":%s}}'
+    play = conversation(
+        pub("a", f'{{"token":{before}}}'),
+        msg("b", got % (before, before)),
+        MatchOptions(**read({"any_json": "/token"})),
+    )
+    assert play.send(1, pub("a", f'{{"token":{now}}}')) == msg("b", got % (now, before))
+
+
 def _always(recorded: bytes, live: bytes) -> bool:
     return True
 
