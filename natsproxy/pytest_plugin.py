@@ -94,6 +94,8 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     complaint = _close(use, tape)
     if request.config.get_verbosity() > 0 and tape.learned():
         use.notes["learned"] = tape.learned()[:_SHOWN]
+    if request.config.get_verbosity() > 0 and tape.shared():
+        use.notes["shared"] = tape.shared()[:_SHOWN]
     if complaint:
         pytest.fail(complaint, pytrace=False)
 
@@ -225,7 +227,7 @@ class _Summary:
             self.notes.append((report.nodeid, notes))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the new recordings and the unused frames; with -v the learned values."""
+        """Print the new recordings and the unused frames; with -v what was learned and shared."""
         if not self.notes:
             return
         terminalreporter.section("natsproxy")
@@ -240,3 +242,5 @@ class _Summary:
                     terminalreporter.write_line(f"  {line}")
             for line in notes.get("learned", ()):
                 terminalreporter.write_line(f"{nodeid}: learned: {line}")
+            for line in notes.get("shared", ()):
+                terminalreporter.write_line(f"{nodeid}: shared: {line}")

@@ -188,8 +188,9 @@ def say_added(path: Path, count: int) -> None:
 
 
 def report_cassette(server: CassetteServer) -> None:
-    """Print on stderr what was learned, left out and sent instead; the first cause comes last."""
+    """Print on stderr what was learned, shared, left out and sent instead; the first cause comes last."""
     _list("learned", [str(one) for one in server.machine.identifiers.learned.values()])
+    _list("shared", server.machine.handed_over)
     unused = [f"{preview(one.frame)} (connection {one.conn})" for one in server.unused()]
     mismatches = server.mismatches
     _list("recorded, but not sent by any client", unused, shown=0 if mismatches else _SHOWN)

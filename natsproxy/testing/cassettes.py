@@ -167,6 +167,11 @@ class cassette(ProxyHarness):
         found = {} if played is None else played.machine.identifiers.learned
         return [str(one) for one in list(found.values())]
 
+    def shared(self) -> list[str]:
+        """Return the messages of a consumer or queue group that went to another client than recorded."""
+        played = None if self._use is None else self._use.played
+        return [] if played is None else played.machine.handed_over
+
     def complaint(self, since: int = 0, *, ended: bool = True) -> str:
         """Return the message of a failure, `""` where there is none; its first line is the first cause.
 
@@ -191,11 +196,15 @@ class cassette(ProxyHarness):
             raise CassetteMismatch(complaint)
 
     def failure_report(self, count: int = 20) -> str:
-        """Return the report for a failed test: learned values, faults, firings, the last `count` frames."""
+        """Return the report for a failed test.
+
+        It has learned values, messages that clients shared, faults, firings, and the last `count` frames.
+        """
         end = ", recording: kept only if the test passes" if self.recording else ""
         head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
         learned = [f"learned: {one}" for one in self.learned()[:_LEARNED]]
-        return "\n".join([head, *learned, super().failure_report(count)])
+        shared = [f"shared: {one}" for one in self.shared()[:_LEARNED]]
+        return "\n".join([head, *learned, *shared, super().failure_report(count)])
 
 
 async def _clients_left(used: CassetteUse) -> None:

@@ -69,6 +69,7 @@ class Causes:
         self._stored = Copies()
         self._requests: BoundedDict[bytes, int] = BoundedDict()
         self._consumers: BoundedDict[tuple[ConnectionId, Consumer], int] = BoundedDict()
+        self._pulls_to: BoundedDict[tuple[ConnectionId, Consumer, bytes], int] = BoundedDict()
         self._pulls: BoundedDict[bytes, None] = BoundedDict()
         self._deliver: BoundedDict[bytes, int] = BoundedDict()
         self._naks: BoundedDict[tuple[bytes, bytes, int], tuple[int, bool]] = BoundedDict()
@@ -106,6 +107,7 @@ class Causes:
             self._deliver[request.deliver] = seq
         else:
             self._consumers[step.conn, request.consumer] = seq
+            self._pulls_to[step.conn, request.consumer, frame.reply] = seq
             self._pulls[frame.reply] = None
 
     # -- server frames
@@ -140,7 +142,9 @@ class Causes:
     def _delivery(self, step: Step, ack: AckSubject, fallback: tuple[int, ...]) -> Cause:
         frame = step.frame
         consumer = (ack.stream, ack.consumer)
+        inbox, _ = self._subscribed.get((step.conn, frame.sid), (b"", -1))
         requested_by = self._consumers.get((step.conn, consumer))
+        requested_by = self._pulls_to.get((step.conn, consumer, inbox), requested_by)
         pulled = None if requested_by is None else consumer
         if requested_by is None:  # a push consumer: its creation, found by the deliver subject, or the SUB
             subscribed = self._subscribed.get((step.conn, frame.sid))

@@ -14,10 +14,11 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.connect import Connect
 from natsproxy.replay.conversation.causes import Timing
-from natsproxy.replay.conversation.frame_kind import Consumer, FrameKind
+from natsproxy.replay.conversation.frame_kind import Consumer, FrameKind, Share
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -99,7 +100,8 @@ class Effect:
 class RecordedConnection:
     """A connection of the capture, as far as it was read.
 
-    first_seq, last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest sid.
+    first_seq, last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest sid.  shares:
+    the pull consumers and queue groups that it takes messages from.
     """
 
     conn: ConnectionId
@@ -107,11 +109,18 @@ class RecordedConnection:
     first_seq: int = -1
     last_seq: int = -1
     top_sid: int = 0
+    shares: BoundedDict[Share, None] = field(default_factory=BoundedDict)
 
     @property
     def name(self) -> str:
         """The client name of its CONNECT."""
         return self.connect.name if self.connect is not None else ""
+
+    @property
+    def label(self) -> str:
+        """A phrase that names it."""
+        number = f"recorded connection {self.conn}"
+        return f"client {self.name!r} ({number})" if self.name else number
 
 
 class _Queues(dict[K, deque[RecordedExchange]]):

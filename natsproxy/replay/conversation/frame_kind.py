@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from natsproxy.protocol.jetstream import ApiCall, members, number, parse_ack, parse_api, pull_request
 from natsproxy.protocol.subjects import matches
@@ -40,6 +40,20 @@ _PULL: Final = b"CONSUMER.MSG.NEXT"
 _CREATES: Final = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
 Consumer = tuple[bytes, bytes]
 """Stream and consumer, under their recorded names."""
+
+
+class Share(NamedTuple):
+    """A pull consumer or a queue group: several clients may share it, each message is for one of them.
+
+    of: the stream of the consumer, or the subject of the group, as recorded; name: of consumer or group.
+    """
+
+    kind: Literal["consumer", "queue group"]
+    of: bytes
+    name: bytes
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name.decode(errors='replace')} of {self.of.decode(errors='replace')}"
 
 
 class FrameKind(Enum):
@@ -108,6 +122,14 @@ def delivery_request(frame: Frame) -> DeliveryRequest | None:
     if call.verb == _PULL:
         return _pull((call.stream, call.consumer), frame.body)
     return _push(call, frame.body) if call.verb in _CREATES else None
+
+
+def share_of(frame: Frame, kind: FrameKind) -> Share | None:
+    """Return what a recorded frame makes its client a member of."""
+    if frame.op == Op.SUB:
+        return Share("queue group", frame.subject, frame.queue) if frame.queue else None
+    request = delivery_request(frame) if kind is FrameKind.PULL else None
+    return None if request is None else Share("consumer", *request.consumer)
 
 
 def _pull(consumer: Consumer, body: bytes) -> DeliveryRequest:

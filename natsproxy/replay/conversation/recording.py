@@ -17,7 +17,7 @@ from natsproxy.errors import CaptureError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.causes import Cause, Causes, Timing
 from natsproxy.replay.conversation.exchanges import Effect, RecordedConnection, RecordedExchange, standalone
-from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, kind_of
+from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, kind_of, share_of
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.replay.conversation.stored_messages import StoredMessages
 from natsproxy.session import close_reasons
@@ -119,6 +119,9 @@ class Recording:
         connection.last_seq = step.seq
         if step.frame.op == Op.SUB and step.frame.sid.isdigit():
             connection.top_sid = max(connection.top_sid, int(step.frame.sid))
+        share = share_of(step.frame, kind)
+        if share is not None:
+            connection.shares[share] = None
         exchange = RecordedExchange(step.seq, step.conn, step.t, standalone(step.frame), kind)
         self._exchanges[step.seq] = exchange
         self._times[step.seq] = step.t

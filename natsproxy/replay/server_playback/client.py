@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.protocol.connect import DEFAULTS, Connect
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
+from natsproxy.replay.conversation.exchanges import Key, RecordedExchange, standalone
+from natsproxy.replay.conversation.frame_kind import FrameKind, Share, share_of
 from natsproxy.replay.conversation.identifier_map import LearnedPairs
-from natsproxy.replay.server_playback.progress import ConnectionProgress, Requester
+from natsproxy.replay.server_playback.progress import ConnectionProgress, PendingEffect, Requester
 from natsproxy.wire.frames import Frame
 
 HISTORY: Final = 64
 """Frames after which a client stays with its recorded connection."""
+
+
+class Used(NamedTuple):
+    """A recorded exchange that a client used, and the effects that waited for it."""
+
+    exchange: RecordedExchange
+    effects: list[PendingEffect]
 
 
 @dataclass(slots=True)
@@ -24,7 +33,8 @@ class Client:
 
     What it listens to: subs: the subjects of its subscriptions, by sid.  limits: the number of messages that
     a subscription still takes, by sid, where it has a limit.  inboxes: the subscriptions to inboxes whose
-    recorded ones are not known yet, with their times.
+    recorded ones are not known yet, with their times.  groups: the recorded queue group of a
+    subscription, by sid.
 
     What it plays: playing: its recorded connection.  sids: live sid to recorded sid.  held: frames that wait
     until it plays one.  history: its first frames; used, learned: the exchanges that they matched, and the
@@ -42,12 +52,15 @@ class Client:
     subs: dict[bytes, bytes] = field(default_factory=dict)
     limits: dict[bytes, int] = field(default_factory=dict)
     inboxes: dict[bytes, tuple[Frame, int]] = field(default_factory=dict)
+    groups: dict[bytes, Share] = field(default_factory=dict)
     playing: ConnectionProgress | None = None
     sids: dict[bytes, bytes] = field(default_factory=dict)
     held: list[Frame] = field(default_factory=list)
     history: list[Frame] = field(default_factory=list)
-    used: list[RecordedExchange] = field(default_factory=list)
+    used: list[Used] = field(default_factory=list)
     learned: LearnedPairs = field(default_factory=LearnedPairs)
+    changes: int = 0
+    asked: BoundedDict[Key, int] = field(default_factory=BoundedDict)
     committed: bool = False
     passed: bool = False
     unpassed: dict[bytes, bytes] = field(default_factory=dict)
@@ -68,7 +81,7 @@ class Client:
 
     def end_subscription(self, sid: bytes) -> None:
         """Forget a subscription; messages that are late still go there."""
-        for table in (self.subs, self.inboxes, self.unpassed, self.limits):
+        for table in (self.subs, self.inboxes, self.unpassed, self.limits, self.groups):
             table.pop(sid, None)
         playing, recorded_sid = self.playing, self.sids.get(sid)
         if playing is None or recorded_sid is None:
@@ -97,19 +110,39 @@ class Client:
         if not self.history or (not self.committed and len(self.history) < HISTORY):
             self.history.append(standalone(frame))
 
-    def note_use(self, exchange: RecordedExchange, learned: LearnedPairs, *, has_effects: bool) -> None:
-        """Note the exchange that one of its frames matched, since that may have to be undone."""
-        self.committed = has_effects or len(self.history) >= HISTORY
-        self.used.append(exchange)
+    def note_act(self, exchange: RecordedExchange) -> None:
+        """Note that it made a change, or polled."""
+        if exchange.kind is FrameKind.CHANGE:
+            self.changes += 1
+        else:
+            self.asked[exchange.key] = self.changes
+
+    def has_acted_since(self, key: Key) -> bool:
+        """Tell whether it made a change since it polled last."""
+        return self.asked.get(key) != self.changes
+
+    def note_use(self, used: Used, learned: LearnedPairs, *, whole: bool) -> None:
+        """Note the exchange that one of its frames matched, since that may have to be undone.
+
+        whole: no more effects of it can come.
+        """
+        effects = [one.effect for one in used.effects]
+        asks = whole and all(one.follows_poll and one.frame is not None for one in effects)
+        only_asks = asks if used.exchange.kind is FrameKind.READ else not effects
+        pulls = used.exchange.kind is FrameKind.PULL
+        self.committed = pulls or not only_asks or len(self.history) >= HISTORY
+        self.used.append(used)
         self.learned.add(learned)
 
     def play(self, connection: ConnectionProgress) -> None:
         """Play a recorded connection, in place of the one before."""
         if self.playing is not None:
-            self.playing.client_id = None
+            if self.playing.client_id == self.id:
+                self.playing.client_id = None
             self.used, self.learned = [], LearnedPairs()
             self.sids.clear()
             self.inboxes.clear()
+            self.groups.clear()
         connection.client_id, self.playing = self.id, connection
 
     def requester(self, frame: Frame) -> Requester | None:
@@ -120,5 +153,9 @@ class Client:
     def matched_subscription(self, exchange: RecordedExchange, frame: Frame) -> None:
         """Note which recorded subscription a SUB of it stands for."""
         if self.playing is not None:
-            self.playing.sids[exchange.frame.sid] = frame.sid
-            self.sids[frame.sid] = exchange.frame.sid
+            recorded = exchange.frame
+            self.playing.sids[recorded.sid] = frame.sid
+            self.sids[frame.sid] = recorded.sid
+            group = share_of(recorded, exchange.kind)
+            if group is not None:
+                self.groups[frame.sid] = self.playing.groups[recorded.sid] = group

@@ -69,6 +69,11 @@ class LiveRequest:
         return self.known_sid
 
     @property
+    def listens(self) -> bool:
+        """Tell whether it takes messages."""
+        return self.open and self.sid is not None
+
+    @property
     def next(self) -> int | None:
         """The next time at which something is due."""
         times = [time for time in (self.ends, self.beats) if time is not None]
@@ -119,7 +124,7 @@ class DeliveryRequests(EffectSource):
         if live.request.no_wait:
             self._no_wait.append(live)
 
-    def on_leave(self, client: Client, now: int) -> None:
+    def on_leave(self, client: Client, now: int) -> list[Action]:
         """Forget the requests of a client that has left."""
         self._pushes = [one for one in self._pushes if one.client is not client]
         for key, requests in list(self.pulls.items()):
@@ -130,13 +135,30 @@ class DeliveryRequests(EffectSource):
                 self.pulls[key] = kept
             else:
                 del self.pulls[key]
+        return []
 
     # -- messages
 
-    def next_pull(self, connection: ConnectionProgress, consumer: Consumer) -> LiveRequest | None:
-        """Return the pull request that the next message of a consumer goes to."""
-        requests = self.pulls.get((connection.conn, consumer), [])
-        return next((one for one in requests if one.open and one.sid is not None), None)
+    def next_pull(self, connection: ConnectionProgress, consumer: Consumer, sid: bytes) -> LiveRequest | None:
+        """Return the pull request that the next message of a consumer goes to.
+
+        sid: the recorded subscription that got it.  While the live one listens, the message is for its pulls;
+        of a client that has left, any other one's that asks gets it.
+        """
+        live = connection.sids.get(sid)
+        requests = [one for one in self.pulls.get((connection.conn, consumer), []) if one.listens]
+        own = [one for one in requests if one.sid == live]
+        if own or (requests and live in requests[0].client.subs):
+            requests = own
+        elif connection.left:
+            requests = [
+                one
+                for (_, pulled), others in self.pulls.items()
+                if pulled == consumer
+                for one in others
+                if one.listens
+            ]
+        return requests[0] if requests else None
 
     def delivered(self, pull: LiveRequest, reply: bytes, now: int) -> None:
         """Note that a message went to a pull request."""

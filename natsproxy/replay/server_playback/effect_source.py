@@ -47,5 +47,6 @@ class EffectSource(ABC):
         """Do what is due."""
         return []
 
-    def on_leave(self, client: Client, now: int) -> None:  # noqa: B027 (most keep nothing of it)
+    def on_leave(self, client: Client, now: int) -> list[Action]:
         """Forget a client whose connection has ended."""
+        return []

@@ -68,10 +68,11 @@ class LiveServer(EffectSource):
         client.received(frame.sid, frame)
         return [SendToClient(client.id, frame.raw)]
 
-    def on_leave(self, client: Client, now: int) -> None:
+    def on_leave(self, client: Client, now: int) -> list[Action]:
         """End the connection of a client that was added."""
         if self.new_episodes is not None:
             self.new_episodes.ended(client, now)
+        return []
 
     def _begin(self, client: Client) -> list[Action]:
         self._begun = True

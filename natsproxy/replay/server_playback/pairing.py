@@ -2,11 +2,13 @@
 
 The client's own frames decide.  The candidates are the recorded connections that nobody plays and that have
 its client name; where none has it, those that have an exchange for one of its frames.  Of these the one wins
-that matches most of the frames in its first batch with a SUB or a publish, then the earliest.
+that matches most of the frames in its first batch with a SUB or a publish, then the one that was accepted at
+its place among those of the name, then the earliest.
 
 Connections of one client name are workers of one kind: what one of them was to publish or to request, another
 one may.  A frame that does not fit may still move a client to another recorded connection that fits its whole
-history, as long as nothing was sent because of its frames: a later change of mind would show.
+history, or let two of them change places, as long as nothing but answers to READs was sent because of their
+frames: a later change of mind would show.
 
 Polls may come more or less often than recorded, or at other times.  A recorded poll is due when the clients
 have made all changes before it: else its answer would come from the future.  A read of a subject is due while
@@ -16,18 +18,18 @@ change to it.  While none is due, a poll is like the last one that asked the sam
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, delivery_request
 from natsproxy.replay.conversation.identifier_map import LearnedPairs
 from natsproxy.replay.conversation.matching import Matcher
-from natsproxy.replay.server_playback.client import HISTORY, Client
+from natsproxy.replay.server_playback.client import HISTORY, Client, Used
 from natsproxy.replay.server_playback.effect_source import ClientFrame
 from natsproxy.replay.server_playback.played import PlayedPoll
 from natsproxy.replay.server_playback.progress import ConnectionProgress, PendingEffect, Progress
+from natsproxy.replay.server_playback.turns import Turns
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -46,6 +48,7 @@ class Pairing:
         self._progress = progress
         self._matcher = matcher
         self._clients = clients
+        self._turns = Turns(progress, clients.keys())
 
     # -- connections
 
@@ -62,6 +65,8 @@ class Pairing:
             if one.client_id is None and (one.unused or one.unsent)
         ]
         named = [one for one in free if one.name == client.connect.name]
+        if len(named) > 1:
+            named.sort(key=self._at_its_place(client))
         # A name alone is enough; without it at least one frame has to fit.
         best, most = None, -1 if named else 0
         for connection in named or free:
@@ -69,6 +74,25 @@ class Pairing:
             if fits > most:
                 best, most = connection, fits
         return best
+
+    def _at_its_place(self, client: Client) -> Callable[[ConnectionProgress], tuple[bool, int]]:
+        """Return a key that puts the recorded connections of a client's name into an order.
+
+        The one that was accepted at its place among those of the name comes first, then the earliest.  Frames
+        of clients that begin at once come in any order, but a program makes its connections one by one.
+        """
+        name = client.connect.name
+        accepted = sorted(
+            (one for one in self._progress.connections.values() if one.name == name),
+            key=lambda one: one.conn[1:],
+        )
+        at = {one.conn: place for place, one in enumerate(accepted)}
+        before = {one.client_id for one in accepted if one.client_id is not None}
+        before |= {
+            one.id for one in self._clients.values() if one.playing is None and one.connect.name == name
+        }
+        place = sum(one < client.id for one in before)
+        return lambda one: (at[one.conn] != place, at[one.conn])
 
     def _fits(self, connection: ConnectionProgress, frames: list[Frame]) -> int:
         """Count the frames that a recorded connection has exchanges for; learn nothing."""
@@ -88,13 +112,20 @@ class Pairing:
                     break
         return len(taken)
 
-    def move(self, client: Client, frame: Frame) -> bool:
+    def is_foreign(self, client: Client, found: Match | PlayedPoll | None, kind: FrameKind) -> bool:
+        """Tell whether a frame is none of the connection that its client plays."""
+        if kind is FrameKind.INBOX or client.playing is None:
+            return False
+        return found is None or found.exchange.conn != client.playing.conn
+
+    def move(self, client: Client, frame: Frame) -> list[Client]:
         """Let an uncommitted client play another recorded connection, one that fits all its frames.
 
-        Returns whether it moved; its history has to be matched again then.
+        It may change places with another uncommitted client of its name.  Returns those that moved; their
+        histories have to be matched again then.
         """
-        if client.playing is None or client.committed or len(client.history) >= HISTORY:
-            return False
+        if not _may_move(client):
+            return []
         frames = [*client.history, frame]
         # The pairs of the wrong connection would keep the right one from matching.
         identifiers = self._matcher.identifiers
@@ -102,11 +133,43 @@ class Pairing:
         other = self._choose(client, frames)
         if other is None or self._fits(other, frames) < len(frames):
             identifiers.learn(client.learned)
-            return False
-        for exchange in client.used:
-            self._progress.give_back(exchange)
+            return self._change_places(client, frames)
+        self._give_back(client)
         client.play(other)
-        return True
+        return [client]
+
+    def _change_places(self, client: Client, frames: list[Frame]) -> list[Client]:
+        for other in self._clients.values():
+            if other is client or not _may_move(other) or other.connect.name != client.connect.name:
+                continue
+            mine, its = client.playing, other.playing
+            assert mine is not None
+            assert its is not None
+            self._matcher.identifiers.forget(client.learned)
+            self._matcher.identifiers.forget(other.learned)
+            if self._fit_anew(its, other, frames) and self._fit_anew(mine, client, other.history):
+                for one in (client, other):
+                    self._give_back(one)
+                client.play(its)
+                other.play(mine)
+                return [other, client]
+            self._matcher.identifiers.learn(other.learned)
+            self._matcher.identifiers.learn(client.learned)
+        return []
+
+    def _fit_anew(self, connection: ConnectionProgress, player: Client, frames: list[Frame]) -> bool:
+        """Tell whether frames fit a recorded connection, had its player not used anything of it."""
+        used = [one.exchange for one in player.used if one.exchange.conn == connection.conn]
+        for exchange in used:
+            connection.unused.put(exchange)
+        fits = self._fits(connection, frames) == len(frames)
+        for exchange in used:
+            connection.unused.remove(exchange)
+        return fits
+
+    def _give_back(self, client: Client) -> None:
+        for exchange, effects in client.used:
+            self._progress.give_back(exchange, effects)
 
     # -- exchanges
 
@@ -115,39 +178,31 @@ class Pairing:
 
         A subscription to an inbox is matched when its request has named it (`named_inboxes`).
         """
-        if kind is FrameKind.INBOX and client.playing is not None:
-            return None
-        found = self.find(client, frame, kind)
-        return self._earlier_poll(client, found, frame, kind) or found
-
-    def find(self, client: Client, frame: Frame, kind: FrameKind) -> Match | None:
-        """Return the unused exchange that agrees with a live frame: of polls the first that is due.
-
-        A pull that asked for another number of messages may be due where the one that is equal is not, and of
-        reads that are equal a later one.
-        """
         playing = client.playing
-        found = self._first(playing, frame)
-        if playing is None or found is None or not self.may_repeat(kind) or self.is_due(found.exchange):
-            return found
-        seen = self._matcher.seen(frame)
-        for exchange in self._due(playing, seen, kind):
+        if playing is None or kind is FrameKind.INBOX:
+            return None
+        if not self.may_repeat(kind):
+            return self._first(playing, frame)
+        found = self.in_turn(client, frame, kind)
+        return found or self._earlier_poll(playing, frame, kind) or self._first(playing, frame)
+
+    def in_turn(self, client: Client, frame: Frame, kind: FrameKind) -> Match | None:
+        """Return the unused exchange of its own connection that a poll is, where it is its turn."""
+        playing, seen = client.playing, self._matcher.seen(frame)
+        first = self._own(playing, seen) if playing is not None else None
+        if first is None or self._turns.is_due(client, first.exchange):
+            return first
+        for exchange in self._turns.due(client, seen, kind, self._matcher.identifiers):
             learned = self._matcher.agree(exchange.frame, seen)
             if learned is not None:
                 return Match(exchange, learned)
-        return found
+        own = client.has_acted_since(first.exchange.key) and self._turns.is_next(first.exchange)
+        return first if own else None
 
-    def _earlier_poll(
-        self, client: Client, found: Match | None, frame: Frame, kind: FrameKind
-    ) -> PlayedPoll | None:
-        """Return the last poll that asked the same, for one whose turn is not there; None for other frames.
-
-        found: the exchange that agrees.  Any pull request at its consumer asks the same.
-        """
-        if client.playing is None or not self.may_repeat(kind) or (found and self.is_due(found.exchange)):
-            return None
+    def _earlier_poll(self, playing: ConnectionProgress, frame: Frame, kind: FrameKind) -> PlayedPoll | None:
+        """Return the last poll that asked the same; any pull request at its consumer does."""
         bare = self._matcher.seen(frame)._replace(reply=b"")
-        for poll in self._progress.polls.of(client.playing.conn, key_of(bare)):
+        for poll in self._progress.polls.of(playing.conn, key_of(bare)):
             known = poll.exchange.frame._replace(reply=b"")
             if kind is FrameKind.PULL or self._matcher.agree(known, bare, again=True) is not None:
                 return poll
@@ -157,41 +212,32 @@ class Pairing:
         """Tell whether frames of a kind may come more or less often than recorded."""
         return kind in POLLS and self._matcher.options.allow_repeats
 
-    def is_due(self, exchange: RecordedExchange) -> bool:
-        """Tell whether the answer to a recorded poll is right now."""
-        if exchange.reads:
-            due = self._progress.writes.is_due(exchange)
-            if due is not None:
-                return due
-        change = self._progress.next_change(self._clients.keys())
-        return change is None or exchange.seq < change
-
-    def _due(self, playing: ConnectionProgress, seen: Frame, kind: FrameKind) -> Iterator[RecordedExchange]:
-        if kind is FrameKind.READ:
-            return filter(self.is_due, playing.unused.equal(seen, self._matcher.identifiers))
-        return itertools.takewhile(self.is_due, playing.unused.by_key.get(key_of(seen), ()))
-
-    def _first(self, playing: ConnectionProgress | None, frame: Frame) -> Match | None:
+    def _first(self, playing: ConnectionProgress, frame: Frame) -> Match | None:
         """Return the first exchange that agrees: of its own connection, else of another worker's."""
-        if playing is None:
-            return None
         seen = self._matcher.seen(frame)
+        return self._own(playing, seen) or self._of_a_sibling(playing, seen)
+
+    def _own(self, playing: ConnectionProgress, seen: Frame) -> Match | None:
         any_subject, identifiers = self._matcher.any_subject(seen), self._matcher.identifiers
         for exchange in playing.unused.candidates(seen, identifiers, any_subject=any_subject):
             learned = self._matcher.agree(exchange.frame, seen)
-            if learned is not None and self._in_turn(exchange):
+            if learned is not None and self._in_order(exchange):
                 return Match(exchange, learned)
+        return None
+
+    def _of_a_sibling(self, playing: ConnectionProgress, seen: Frame) -> Match | None:
+        any_subject, identifiers = self._matcher.any_subject(seen), self._matcher.identifiers
         bare = seen._replace(reply=b"")
         for connection in self._siblings(playing, seen):
             for exchange in connection.unused.candidates(seen, identifiers, any_subject=any_subject):
                 if not _is_like(exchange, seen):
                     continue
                 learned = self._matcher.agree(exchange.frame._replace(reply=b""), bare)
-                if learned is not None and self._in_turn(exchange):
+                if learned is not None and self._in_order(exchange):
                     return Match(exchange, learned)
         return None
 
-    def _in_turn(self, exchange: RecordedExchange) -> bool:
+    def _in_order(self, exchange: RecordedExchange) -> bool:
         """Tell whether those before it on its subject and connection were used, where that counts."""
         if "order" not in self._matcher.options.match_on or exchange.kind is not FrameKind.CHANGE:
             return True
@@ -199,9 +245,10 @@ class Pairing:
         return exchange is next(one for one in queue if one.frame.subject == exchange.frame.subject)
 
     def _siblings(self, playing: ConnectionProgress, frame: Frame) -> Iterator[ConnectionProgress]:
-        """Yield the connections of the same client name: workers of one kind share their work at random.
+        """Yield the connections of workers of one kind, which share their work at random.
 
-        Their clients have to be there, unless it does not count which client sends a frame.
+        They have the same client name, or take messages from one consumer or queue group.  Their clients have
+        to be there, unless it does not count which client sends a frame, or they left and the others go on.
         """
         if frame.op == Op.SUB:  # messages would go to the other one
             return
@@ -210,8 +257,9 @@ class Pairing:
             there.add(None)  # it has sent nothing yet
         any_client = "client" not in self._matcher.options.match_on
         for other in self._progress.connections.values():
-            named = other is not playing and other.name == playing.name
-            if named and (any_client or other.client_id in there):
+            shared = other.shares_with(playing)
+            alike = other is not playing and (shared or other.name == playing.name)
+            if alike and (any_client or other.client_id in there or (shared and other.left)):
                 yield other
 
     # -- use
@@ -220,11 +268,12 @@ class Pairing:
         """Use the exchange that a frame of a client matched, and learn the values that it teaches."""
         exchange, learned = match
         self._matcher.identifiers.learn(learned)
+        client.note_act(exchange)
         others = client.playing is not None and exchange.conn != client.playing.conn
         requester = client.requester(frame) if others and frame.reply else None
         effects = self._progress.use(exchange, frame, now, requester)
         if not client.committed:
-            client.note_use(exchange, learned, has_effects=bool(effects))
+            client.note_use(Used(exchange, effects), learned, whole=self._progress.recording.whole)
         if frame.op == Op.SUB:
             client.matched_subscription(exchange, frame)
         return ClientFrame(client, frame, kind, now, exchange, delivery_request(exchange.frame), effects)
@@ -234,6 +283,7 @@ class Pairing:
     ) -> ClientFrame:
         """Take a frame of a client as an earlier poll once more."""
         client.committed = True
+        client.note_act(poll.exchange)
         request = delivery_request(poll.exchange.frame)
         return ClientFrame(client, frame, kind, now, poll.exchange, request, again=poll)
 
@@ -258,11 +308,15 @@ class Pairing:
         """Use a recorded subscription for each inbox that is not known, or the live one as unrecorded."""
         inboxes, client.inboxes = client.inboxes, {}
         for frame, then in inboxes.values():
-            match = self._first(client.playing, frame)
+            match = None if client.playing is None else self._first(client.playing, frame)
             if match is None:
                 yield ClientFrame(client, frame, FrameKind.INBOX, now)
             else:
                 yield self.use(client, match, frame, FrameKind.INBOX, then)
+
+
+def _may_move(client: Client) -> bool:
+    return client.playing is not None and not client.committed and len(client.history) < HISTORY
 
 
 def _is_like(exchange: RecordedExchange, frame: Frame) -> bool:

@@ -160,13 +160,16 @@ class ServerPlayback:
     def closed(self, client_id: int, now: int) -> list[Action]:
         """Handle the end of a client's connection."""
         client = self._clients.pop(client_id, None)
+        actions: list[Action] = []
         if client is not None:
             # A client that played no frame gives its recorded connection back.
             if client.playing is not None and not client.history:
                 client.playing.client_id = None
+            elif client.playing is not None:
+                client.playing.left = True
             for source in (*self._sources, *self._unrecorded):
-                source.on_leave(client, now)
-        return self._follow_up()
+                actions += source.on_leave(client, now)
+        return [*actions, *self._follow_up()]
 
     def answered(self, client_id: int, frame: Frame, now: int) -> list[Action]:
         """Pass a message, an error or a PONG of the real server on to a client."""
@@ -201,6 +204,14 @@ class ServerPlayback:
         return self._refusals.mismatches
 
     @property
+    def handed_over(self) -> list[str]:
+        """The shared messages that went to another client than when they were recorded, for a report."""
+        return [
+            f"{count} messages of {share}, recorded for {recorded.label}, went to {live.label}"
+            for (share, recorded, live), count in list(self._effects.handed_over.items())
+        ]
+
+    @property
     def done(self) -> bool:
         """True when every recorded client frame came and every recorded server frame was sent."""
         return self.progress.done
@@ -209,13 +220,9 @@ class ServerPlayback:
         """Return a phrase for the frame that the conversation waits for, for an error message."""
         left = self.unused()
         if left:
-            first, name = left[0], self.recording.connections[left[0].conn].name
+            first = left[0]
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            who = (
-                f"client {name!r} (recorded connection {first.conn})"
-                if name
-                else f"recorded connection {first.conn}"
-            )
+            who = self.recording.connections[first.conn].label
             return f"{preview(first.frame)} from {who}{more}"
         return "the last server frames to be due" if not self.done else "nothing"
 
@@ -252,14 +259,28 @@ class ServerPlayback:
     def _play(self, client: Client, frame: Frame, kind: FrameKind, now: int) -> list[Action]:
         """Match a frame; where another connection fits with all frames before it, match those anew."""
         found = self._pairing.match(client, frame, kind)
-        if found is None and kind is not FrameKind.INBOX and self._pairing.move(client, frame):
-            frames, client.history = [*client.history, frame], []
-            actions: list[Action] = []
-            for one in frames:
-                kind = self.recording.kind_of(one)
-                actions += self._matched(client, one, kind, self._pairing.match(client, one, kind), now)
-            return actions
-        return self._matched(client, frame, kind, found, now)
+        actions: list[Action] = []
+        if self._pairing.is_foreign(client, found, kind):
+            for moved in self._pairing.move(client, frame):
+                actions += self._match_again(moved, now)
+                found = self._pairing.match(client, frame, kind)
+        return [*actions, *self._matched(client, frame, kind, found, now)]
+
+    def _match_again(self, client: Client, now: int) -> list[Action]:
+        """Match the first frames of a client that plays another connection now; its READs were answered."""
+        frames, client.history = client.history, []
+        actions: list[Action] = []
+        for frame in frames:
+            kind = self.recording.kind_of(frame)
+            found = self._pairing.match(client, frame, kind)
+            if kind is not FrameKind.READ:
+                actions += self._matched(client, frame, kind, found, now)
+            elif isinstance(found, Match):
+                client.keep_history(frame)
+                for answer in self._pairing.use(client, found, frame, kind, now).effects:
+                    self.progress.pass_over(answer, now)
+                actions += self._answer_all(self._pairing.named_inboxes(now))
+        return actions
 
     def _matched(
         self, client: Client, frame: Frame, kind: FrameKind, found: Match | PlayedPoll | None, now: int

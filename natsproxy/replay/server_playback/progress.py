@@ -22,7 +22,7 @@ from natsproxy.replay.conversation.exchanges import (
     RecordedExchange,
     standalone,
 )
-from natsproxy.replay.conversation.frame_kind import POLLS, Consumer, FrameKind
+from natsproxy.replay.conversation.frame_kind import POLLS, Consumer, FrameKind, Share
 from natsproxy.replay.conversation.recording import Recording
 from natsproxy.replay.server_playback.played import LastWrites, PlayedPoll, PlayedPolls, RecentExchanges
 from natsproxy.wire.frames import Frame
@@ -85,6 +85,7 @@ class ConnectionProgress:
     unused: its exchanges that no live frame has matched.  queues: its effects in the order in which they must
     be sent, by `queue_key`.  waiting: keys of queues that wait, by what they wait for.  client_id: None for
     nobody.  sids: recorded sid to live sid; ended_sids: those of the last subscriptions that ended.
+    left: that client is gone.  groups: the queue groups of its subscriptions, by recorded sid.
     unused_changes, unsent: the number of CHANGE exchanges, and of awaited effects, that are left.
     changes: the former, by seq, in order; acks are not among them.
     """
@@ -94,6 +95,8 @@ class ConnectionProgress:
     queues: dict[QueueKey, deque[PendingEffect]] = field(default_factory=dict)
     waiting: dict[AwaitedBy, dict[QueueKey, None]] = field(default_factory=dict)
     client_id: int | None = None
+    left: bool = False
+    groups: BoundedDict[bytes, Share] = field(default_factory=BoundedDict)
     sids: dict[bytes, bytes] = field(default_factory=dict)
     ended_sids: BoundedDict[bytes, bytes] = field(default_factory=BoundedDict)
     unused_changes: int = 0
@@ -135,6 +138,10 @@ class ConnectionProgress:
     def next_change(self) -> RecordedExchange | None:
         """Return the first CHANGE that was not used; None when all were."""
         return next(iter(self.changes.values()), None)
+
+    def shares_with(self, other: ConnectionProgress) -> bool:
+        """Tell whether both take messages from one consumer or queue group."""
+        return not self.recorded.shares.keys().isdisjoint(other.recorded.shares)
 
     def live_sid(self, sid: bytes) -> bytes | None:
         """Return the live subscription of a recorded one, be it ended; None before it was made."""
@@ -256,18 +263,43 @@ class Progress:
                 self.connections[pending.effect.conn].unsent += 1
         return effects
 
-    def give_back(self, exchange: RecordedExchange) -> None:
-        """Undo `use` of an exchange without effects: the wrong client had matched it."""
+    def give_back(self, exchange: RecordedExchange, effects: list[PendingEffect]) -> None:
+        """Undo `use` of an exchange, and the sending of its effects: the wrong client had matched it."""
         connection = self.connections[exchange.conn]
+        for pending in effects:
+            self._take_back(connection, pending)
         connection.put(exchange)  # exchanges of one key are matched in recorded order
         connection.sids.pop(exchange.frame.sid, None)
         connection.ended_sids.pop(exchange.frame.sid, None)
-        self._effects[exchange.seq] = []
+        self._effects[exchange.seq] = effects
         self._used.pop(exchange.seq, None)
         self.recent.give_back(exchange)
         self.polls.give_back(exchange)
         self.played -= 1
         self._size += exchange.size
+
+    def _take_back(self, connection: ConnectionProgress, pending: PendingEffect) -> None:
+        effect = pending.effect
+        pending.pending_causes += 1
+        pending.due = pending.live = pending.to = None
+        queue = connection.queues.setdefault(effect.queue, deque())
+        if pending in queue:
+            connection.unsent -= pending.awaited
+        else:
+            queue.append(pending)
+            self.played -= 1
+            self._size += effect.size
+        pending.awaited = not effect.follows_poll
+        connection.unsent += pending.awaited
+
+    def pass_over(self, pending: PendingEffect, now: int) -> None:
+        """Count an effect as sent that a client got already, by another exchange."""
+        effect = pending.effect
+        queues = self.connections[effect.conn].queues
+        queues[effect.queue].remove(pending)
+        if not queues[effect.queue]:
+            del queues[effect.queue]
+        self.sent(pending, now)
 
     def sent(self, pending: PendingEffect, now: int) -> None:
         """Count an effect as sent."""

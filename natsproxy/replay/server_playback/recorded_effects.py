@@ -11,11 +11,13 @@ and body, any other message the live values that are known.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from natsproxy.replay.conversation.causes import Timing
-from natsproxy.replay.conversation.exchanges import END, QueueKey
+from natsproxy.replay.conversation.exchanges import END, QueueKey, RecordedConnection
+from natsproxy.replay.conversation.frame_kind import FrameKind, Share
 from natsproxy.replay.conversation.identifier_map import SHORTEST, IdentifierMap, live_text
 from natsproxy.replay.server_playback.actions import Action, DisconnectClient, SendToClient
 from natsproxy.replay.server_playback.client import Client
@@ -33,12 +35,24 @@ from natsproxy.wire.ops import Op
 
 
 class _Target(NamedTuple):
-    """A live client, its subscription, and the inbox or the pull request that gets a message."""
+    """A live client, its subscription, and the inbox or the pull request that gets a message.
+
+    share: what the client shares with the one that got the message when it was recorded.
+    """
 
     client_id: int
     sid: bytes = b""
     inbox: bytes = b""
     pull: LiveRequest | None = None
+    share: Share | None = None
+
+
+class HandedOver(NamedTuple):
+    """Messages of a consumer or queue group that went to another client than when they were recorded."""
+
+    share: Share
+    recorded: RecordedConnection
+    live: RecordedConnection
 
 
 class RecordedEffects(EffectSource):
@@ -59,6 +73,8 @@ class RecordedEffects(EffectSource):
         self._requests = requests
         self._recorded_timing = recorded_timing
         self._due: list[tuple[int, int, ConnectionProgress, QueueKey]] = []
+        self._left: list[ConnectionProgress] = []
+        self.handed_over: Counter[HandedOver] = Counter()
         self._ties = 0
 
     # -- events
@@ -72,11 +88,28 @@ class RecordedEffects(EffectSource):
         if sent.frame.op == Op.SUB:
             actions += self.arrived(playing, exchange.frame.sid, sent.now)
         elif sent.request is not None and sent.request.batch is not None:
-            actions += self.arrived(playing, sent.request.consumer, sent.now)
+            consumer = sent.request.consumer
+            for connection in (playing, *self._left):
+                actions += self.arrived(connection, consumer, sent.now)
         actions += self.caused(sent.effects, sent.now)
         used = self._progress.connections[exchange.conn]  # that of another worker, perhaps
         if END in used.queues and sent.again is None:
             actions += self.release(used, END, sent.now)
+        return actions
+
+    def on_leave(self, client: Client, now: int) -> list[Action]:
+        """Leave the work of a consumer that it shared, and has not asked for, to the others."""
+        left = client.playing
+        actions: list[Action] = []
+        if left is None or not left.left or not left.unsent or not left.recorded.shares:
+            return actions
+        self._left.append(left)
+        for pull in [
+            one for queue in left.unused.by_key.values() for one in queue if one.kind is FrameKind.PULL
+        ]:
+            actions += self.caused(self._progress.use(pull, pull.frame, now), now)
+        for awaited in [one for one in left.waiting if isinstance(one, tuple)]:
+            actions += self.arrived(left, awaited, now)
         return actions
 
     def next_due(self) -> int | None:
@@ -149,10 +182,28 @@ class RecordedEffects(EffectSource):
             last = not connection.unused_changes and connection.unsent == 1  # the end itself
             return _Target(client_id) if last else None
         if effect.pulled is not None:
-            pull = self._requests.next_pull(connection, effect.pulled)
-            return None if pull is None else _Target(client_id, pull.sid or b"", pull=pull)
+            pull = self._requests.next_pull(connection, effect.pulled, frame.sid)
+            if pull is None:
+                return None
+            share = None if pull.client.id == client_id else Share("consumer", *effect.pulled)
+            return _Target(pull.client.id, pull.sid or b"", pull=pull, share=share)
+        group = connection.groups.get(frame.sid)
+        if group is not None and (connection.left or frame.sid not in connection.sids):
+            member = self._member(group)
+            if member is not None:
+                return member
         sid = connection.live_sid(frame.sid) if frame.sid else b""
         return None if sid is None else _Target(client_id, sid)
+
+    def _member(self, group: Share) -> _Target | None:
+        """Return a subscription of a queue group."""
+        found = (
+            _Target(client.id, sid, share=group)
+            for client in self._clients.values()
+            for sid, other in client.groups.items()
+            if other == group
+        )
+        return next(found, None)
 
     def _deliver(
         self, connection: ConnectionProgress, pending: PendingEffect, target: _Target, now: int
@@ -161,7 +212,9 @@ class RecordedEffects(EffectSource):
         client = self._clients.get(target.client_id)
         if client is None:
             return []
-        client.committed = True
+        client.committed = client.committed or not pending.effect.follows_poll
+        if target.share is not None and client.playing is not None:
+            self.handed_over[HandedOver(target.share, connection.recorded, client.playing.recorded)] += 1
         frame = pending.effect.frame
         if frame is None:
             return [DisconnectClient(client.id)]

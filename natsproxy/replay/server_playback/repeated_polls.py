@@ -49,8 +49,8 @@ class RepeatedPolls(EffectSource):
         """Use recorded requests for the open pulls, be they of other clients, now that a change was made."""
         actions: list[Action] = []
         for pull in self._requests.unrecorded():
-            match = self._pairing.find(pull.client, pull.frame, FrameKind.PULL)
-            if match is not None and self._pairing.is_due(match.exchange):
+            match = self._pairing.in_turn(pull.client, pull.frame, FrameKind.PULL)
+            if match is not None:
                 pull.unrecorded = False
                 actions += self._effects.caused(self._pairing.fulfil(match, pull.frame, now), now)
         return actions

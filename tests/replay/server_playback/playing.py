@@ -41,6 +41,10 @@ class Play:
         self._do(self.machine.received(live, list(frames(data, C2S)), self.now))
         return self.got[live][before:]
 
+    def leave(self, live: int) -> None:
+        """End the connection of a client."""
+        self._do(self.machine.closed(live, self.now))
+
     def answer(self, live: int, data: bytes) -> bytes:
         """Let the real server answer; return what came of it."""
         before = len(self.got[live])

@@ -162,3 +162,17 @@ def test_the_end_of_a_connection_comes_when_another_worker_has_done_the_rest_of_
     assert play.other == []
     play.send(2, b"PUB job 1\r\n1\r\n")
     assert play.other == [DisconnectClient(1)]
+
+
+def test_clients_that_begin_alike_are_known_by_the_order_in_which_they_connect() -> None:
+    """Their first frames came in another order, when they were recorded and now."""
+    lines: list[Line] = [*hello(2, "w"), *hello(1, "w"), *hello(3, "w")]
+    lines += [(n, ">", b"SUB x 1\r\n") for n in (3, 1, 2)]
+    lines += [(n, ">", b"PUB is.%d 0\r\n\r\n" % n) for n in (1, 2, 3)]
+    play = Play(lines)
+    for live in (11, 12, 13):
+        play.open(live, "w")
+    for live in (12, 13, 11):
+        play.send(live, b"SUB x 1\r\n")
+    found = {one.client_id: one.conn.number for one in play.machine.progress.connections.values()}
+    assert found == {11: 1, 12: 2, 13: 3}
