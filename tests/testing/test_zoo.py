@@ -15,6 +15,8 @@ import trio
 from natsproxy.protocol import headers
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.exchanges import key_of
+from natsproxy.replay.server_playback.advice import Advice
+from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -176,6 +178,47 @@ def test_a_change_is_caught_and_named(name: str, most: int, folder: File, played
         assert any(place in found for found in _differences(machine)), str(machine.mismatches[0])
 
 
+def _extra(told: Told) -> Iterator[Told]:
+    """Yield a program with one frame more: a publish again or on another subject, or a call of the API."""
+    api = encode.pub(b"$JS.API.CONSUMER.LIST.NONE", b"{}", reply=b"_INBOX.extra.1")
+    for at, frame in _publishes(told):
+        first, _, last = frame.subject.rpartition(b".")
+        others = [frame.raw, _pub(frame, subject=last + b".and.more"), api]
+        if first:
+            others.append(_pub(frame, subject=first + b".else"))
+        for other in others:
+            yield [*told[: at + 1], (told[at][0], other), *told[at + 1 :]]
+
+
+def _advice(mismatch: Mismatch) -> Advice | None:
+    return next((one.accepted for one in mismatch.candidates if one.accepted is not None), None)
+
+
+@pytest.mark.parametrize("most", [30, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_option_of_a_mismatch_accepts_its_frame(
+    name: str, most: int, folder: File, played: dict[str, Played]
+) -> None:
+    """The first that is printed, given in a second run."""
+    told = _one(name, played).told
+    changed = (
+        _with(told, at, data)
+        for at, frame in _publishes(told)
+        for data, _ in (*_subjects(frame), *_headers(frame), *_members(name, frame))
+    )
+    mutants = [*changed, *_extra(told)]
+    for mutant in mutants[:: -(-len(mutants) // most)]:
+        refused: dict[int, Mismatch] = {}
+        retell(name, folder, mutant, refused)
+        for at, mismatch in refused.items():
+            advice = _advice(mismatch)
+            if advice is not None:
+                again: dict[int, Mismatch] = {}
+                retell(name, folder, mutant, again, **{advice.key: list(advice.values)})
+                assert at not in again, f"{mismatch}\n\nand with {advice}:\n\n{again[at]}"
+                assert not mutant[at][1].startswith((b"PUB $JS.", b"SUB _INBOX.")), str(mismatch)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_forgotten_publish_is_named(name: str, folder: File, played: dict[str, Played]) -> None:
     told = _one(name, played).told
@@ -195,7 +238,7 @@ def test_a_version_with_another_header_plays(name: str, folder: File, played: di
         for at, frame in _publishes(told):
             pairs = headers.parse(frame.headers).pairs if frame.header_size else ()
             newer = _with(newer, at, _pub(frame, headers=headers.build([*pairs, (header, b"2")])))
-        _heard_all(retell(name, folder, newer, **options))
+        _heard_all(retell(name, folder, newer, None, **options))
 
 
 def test_a_version_that_swaps_two_publishes_plays(folder: File, played: dict[str, Played]) -> None:

@@ -1,23 +1,18 @@
-"""Mismatches: live frames that were never recorded, with the recorded frames that come nearest, and advice.
-
-Advice is the narrowest option of the comparison under which a recorded frame would have matched.
-"""
+"""Mismatches: live frames that were never recorded, with the recorded frames nearest to them, and advice."""
 
 from __future__ import annotations
 
-import json
-import shlex
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.printable import printable
-from natsproxy.replay.conversation.difference import ABSENT, Difference, DifferenceText
+from natsproxy.replay.conversation.difference import Difference, DifferenceText
 from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
-from natsproxy.replay.conversation.generated_values import are_alike
-from natsproxy.replay.conversation.identifier_map import LearnedPairs
-from natsproxy.replay.conversation.matching import Matcher, pattern
+from natsproxy.replay.conversation.matching import Matcher
+from natsproxy.replay.server_playback.advice import Advice, Advisor, difference_of
 from natsproxy.replay.server_playback.client import Client
 from natsproxy.replay.server_playback.progress import ConnectionProgress, Progress
 from natsproxy.wire.frames import Frame
@@ -31,30 +26,13 @@ _BYTES: Final = 8 << 20  # of them
 _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
 
 
-_HEADER: Final = "header "
-
-
-class Advice(NamedTuple):
-    """An option and its value."""
-
-    key: str
-    value: str
-
-    def __str__(self) -> str:
-        flag = self.key.replace("_", "-")
-        return (
-            f"accepted with {self.key}={json.dumps(self.value, ensure_ascii=False)} (marker, TOML) or "
-            f"--{flag} {shlex.quote(self.value)} (pytest: --nats-{flag})"
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
 
     difference: None for a frame that agrees, but was used, or is another client's, or (early) comes after
-    others on its subject.  accepted: the option that
-    would let the two match.  changed: the lines in which they differ, where those are several.
+    others on its subject.  accepted: the option under which the live one would have matched.  changed: the
+    lines in which they differ, where those are several.
     """
 
     text: str
@@ -157,11 +135,18 @@ def preview(frame: Frame, limit: int = 60) -> str:
     return " ".join(words)
 
 
-def mismatch_of(client: Client, frame: Frame, progress: Progress, matcher: Matcher) -> Mismatch:
-    """Return the mismatch of a frame of a client, as a recording would show it."""
-    found = nearest(frame, client.playing, progress, matcher)
-    head = f"{frame.op.label} {frame.subject.decode(errors='replace')}"
-    return Mismatch(client.id, client.connect.name, head, preview(frame), *found)
+def mismatch_of(
+    client: Client, frame: Frame, progress: Progress, matcher: Matcher, advisor: Advisor
+) -> Mismatch:
+    """Return the mismatch of a frame of a client."""
+
+    def advise(near: RecordedExchange, used: bool) -> Advice | None:
+        return advisor.advice(client, frame, near, used=used)
+
+    seen = matcher.seen(frame)  # as a recording would show it
+    found = nearest(seen, client.playing, progress, matcher, advise)
+    head = f"{seen.op.label} {seen.subject.decode(errors='replace')}"
+    return Mismatch(client.id, client.connect.name, head, preview(seen), *found)
 
 
 class Nearest(NamedTuple):
@@ -187,7 +172,11 @@ class _Ranked(NamedTuple):
 
 
 def nearest(
-    frame: Frame, playing: ConnectionProgress | None, progress: Progress, matcher: Matcher
+    frame: Frame,
+    playing: ConnectionProgress | None,
+    progress: Progress,
+    matcher: Matcher,
+    advise: Callable[[RecordedExchange, bool], Advice | None] = lambda near, used: None,
 ) -> Nearest:
     """Return up to three recorded frames of the same op that are nearest to `frame`, the nearest first."""
     own = None if playing is None else playing.conn
@@ -198,7 +187,7 @@ def nearest(
         size += exchange.frame.wire_size
         if size > _BYTES:
             break
-        difference = _difference(matcher, exchange, frame, used=is_used)
+        difference = difference_of(matcher, exchange, frame, used=is_used)
         compared += exchange.key == key
         used += exchange.key == key and is_used
         field = "" if difference is None else difference.field
@@ -212,7 +201,7 @@ def nearest(
     ranked.sort(key=lambda one: (one.distance, one.exchange.seq))
     if ranked and ranked[0].distance[0] < _ORDER["subject"]:  # those of other subjects are far from it
         ranked = [one for one in ranked if one.distance[0] < _ORDER["subject"]]
-    shown = [_shown(one, frame, own) for one in ranked[:_SHOWN]]
+    shown = [_shown(one, own, advise(one.exchange, one.used)) for one in ranked[:_SHOWN]]
     if shown and shown[0].difference is not None and shown[0].difference.field != "subject":
         changed = _changed(matcher.counted(ranked[0].exchange.frame), matcher.counted(frame))
         shown[0] = replace(shown[0], changed=changed)
@@ -228,19 +217,8 @@ def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
     return tuple(lines) if sum(line[0] in "-+" for line in lines) > 2 else ()
 
 
-def _difference(
-    matcher: Matcher, exchange: RecordedExchange, frame: Frame, *, used: bool
-) -> Difference | None:
-    recorded = exchange.frame
-    if used and recorded.reply and frame.reply:
-        # Its reply subject is another request's now: that is not what makes the two differ.
-        recorded, frame = recorded._replace(reply=b""), frame._replace(reply=b"")
-    return matcher.differs(recorded, frame, LearnedPairs())
-
-
-def _shown(one: _Ranked, frame: Frame, own: ConnectionId | None) -> Candidate:
+def _shown(one: _Ranked, own: ConnectionId | None, accepted: Advice | None) -> Candidate:
     exchange, difference = one.exchange, one.difference
-    accepted = advice_for(exchange.frame, frame, difference, used=one.used)
     text = None if difference is None else difference.text
     early = difference is None and not one.used and exchange.conn == own
     return Candidate(preview(exchange.frame), text, one.used, exchange.conn, accepted, early=early)
@@ -267,33 +245,3 @@ def _common(ours: bytes, theirs: bytes) -> int:
             break
         count += 1
     return count
-
-
-def advice_for(recorded: Frame, live: Frame, difference: Difference | None, *, used: bool) -> Advice | None:
-    """Return the narrowest option under which a live frame matches a recorded one; None where there is none.
-
-    difference: None for frames that agree: the recorded one was used, or belongs to another client.
-    """
-    subject = pattern(recorded.subject, live.subject)
-    if difference is None:
-        return Advice("repeat", subject) if used else Advice("match_on", "subject,headers,body")
-    place = difference.place
-    if difference.field == "headers" and place.startswith(_HEADER):
-        return Advice(f"{_treatment(difference)}_headers", place.removeprefix(_HEADER))
-    if difference.field == "body":
-        if place.startswith("/"):
-            return Advice(f"{_treatment(difference)}_json", f"{subject} {place}")
-        return Advice("ignore_bodies", subject)
-    tokens = subject.split(".")
-    if difference.field == "subject" and "*" in tokens[1:] and tokens[0] != "*":
-        return Advice("like_subjects", subject)
-    return None
-
-
-def _treatment(difference: Difference) -> str:
-    ours, theirs = _text(difference.ours), _text(difference.theirs)
-    return "like" if ABSENT not in (ours, theirs) and are_alike(ours, theirs) else "ignore"
-
-
-def _text(value: Any) -> Any:
-    return value.decode("latin-1") if isinstance(value, bytes) else value

@@ -16,7 +16,7 @@ from natsproxy.wire.ops import Op
 
 _RECENT: Final = 1000
 _RECENT_BYTES: Final = 8 << 20
-_POLLS_OF_A_KEY: Final = 8
+POLLS_OF_A_KEY: Final = 8
 _POLL_BYTES: Final = 32 << 20
 
 
@@ -78,7 +78,7 @@ class PlayedPolls:
         self._by_seq[poll.exchange.seq] = poll
         self._asked[key] = None
         self._size += poll.size
-        if len(queue) > _POLLS_OF_A_KEY:
+        if len(queue) > POLLS_OF_A_KEY:
             self._forget(queue.popleft())
         self._trim()
 

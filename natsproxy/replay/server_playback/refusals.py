@@ -24,6 +24,7 @@ from natsproxy.protocol.jetstream import parse_api
 from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.server_playback.actions import Action, SendToClient
+from natsproxy.replay.server_playback.advice import Advisor
 from natsproxy.replay.server_playback.client import Client
 from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
 from natsproxy.replay.server_playback.mismatch import Mismatch, mismatch_of
@@ -52,11 +53,12 @@ class Refusals(EffectSource):
         self._progress = progress
         self._matcher = matcher
         self._clients = clients
+        self._advisor = Advisor(progress, matcher, clients)
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
         """Refuse an unrecorded frame; the reason has the difference from the nearest recorded one."""
         client, frame = sent.client, sent.frame
-        mismatch = mismatch_of(client, self._matcher.seen(frame), self._progress, self._matcher)
+        mismatch = mismatch_of(client, frame, self._progress, self._matcher, self._advisor)
         if len(self.mismatches) < _MISMATCHES:
             self.mismatches.append(mismatch)
         reason = REASON

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from natsproxy.replay.conversation.difference import Difference
-from natsproxy.replay.server_playback.mismatch import Advice, Candidate, Mismatch
+from natsproxy.replay.server_playback.advice import Advice
+from natsproxy.replay.server_playback.mismatch import Candidate, Mismatch
 from tests.replay.scripted import named
 
 

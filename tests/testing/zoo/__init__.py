@@ -22,6 +22,7 @@ import trio
 
 from natsproxy.addresses import Address
 from natsproxy.replay.conversation.match_options import combine, read
+from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.replay.server_playback.playback import ServerPlayback
 from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.wire.ops import C2S
@@ -152,12 +153,19 @@ def _note(told: Told, client: int, way: str, data: bytes) -> None:
         told.append((client, data))
 
 
-def retell(name: str, folder: Path, told: Told, **options: Any) -> ServerPlayback:
-    """Play the frames of a program again, without the program; return the machine that heard them."""
+def retell(
+    name: str, folder: Path, told: Told, refused: dict[int, Mismatch] | None = None, **options: Any
+) -> ServerPlayback:
+    """Play the frames of a program again, without the program; return the machine that heard them.
+
+    refused: gets the mismatches, by the place of their frame.
+    """
     given = combine(OPTIONS.get(name, {}), read(options))
     machine = CassetteServer(folder / f"{name}.ncap", options=given).machine
     for at, client in enumerate(dict(told)):
         machine.opened(client, ("127.0.0.1", 4222 + at))
     for at, (client, data) in enumerate(told):
         machine.received(client, list(frames(data, C2S)), at * MS)
+        if refused is not None and len(machine.mismatches) > len(refused):
+            refused[at] = machine.mismatches[-1]
     return machine
