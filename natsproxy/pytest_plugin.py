@@ -1,10 +1,11 @@
 """The pytest plugin: the fixtures `nats_cassette` and `nats_proxy`, and their part of reports.
 
 `nats_cassette` is the server of the test's own capture, `cassettes/<module>/<test>.ncap` beside the module
-(`<test>.nats.txt` with `--nats-cassette-format text`); the marker of the same name changes its settings.
-The mode is `--nats-record` (default `none`: no upstream is dialled, so CI cannot record by accident);
-recording modes need `--nats-upstream`.  `nats_proxy` is a proxy before `--nats-upstream`, for faults.  Each
-option has a key in the ini file (`nats_record = once`); PYTEST_ADDOPTS sets options from the environment.
+or below `--nats-cassette-dir` (`<test>.nats.txt` with `--nats-cassette-format text`); the marker of the same
+name changes its settings, and the fixture `nats_scrub` what is written.  The mode is `--nats-record` (default
+`none`: no upstream is dialled, so CI cannot record by accident); recording modes need `--nats-upstream`.
+`nats_proxy` is a proxy before `--nats-upstream`, for faults.  Each option has a key in the ini file
+(`nats_record = once`); PYTEST_ADDOPTS sets options from the environment.
 
 The verdict on a test
 1. After its body has passed, a barrier ensures that every frame it sent was compared; frames that were never
@@ -22,7 +23,7 @@ imports the proxy.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -30,7 +31,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.pytest_settings import add_options, check_settings, marked, plugin_settings, upstream_tls
+from natsproxy.pytest_settings import (
+    FAILED,
+    add_options,
+    check_settings,
+    last_failed,
+    marked,
+    mode_of,
+    plugin_settings,
+    upstream_tls,
+)
 
 if TYPE_CHECKING:
     from natsproxy.testing import TestProxy, cassette
@@ -71,8 +81,14 @@ def pytest_configure(config: pytest.Config) -> None:
 # -- fixtures
 
 
+@pytest.fixture(scope="session")
+def nats_scrub() -> Callable[[str, Mapping[str, str], bytes], bytes] | None:
+    """Give the function that replaces payloads before they are written; a conftest overrides it."""
+    return None
+
+
 @pytest.fixture
-def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
+def nats_cassette(request: pytest.FixtureRequest, nats_scrub: Any) -> Iterator[cassette]:
     """Give the cassette of this test, playing or recording; `.url` is where clients connect."""
     from natsproxy.testing import cassette
 
@@ -82,7 +98,8 @@ def nats_cassette(request: pytest.FixtureRequest) -> Iterator[cassette]:
     try:
         path, more = marked(request.node)
         more |= upstream_tls(request.config)
-        tape = cassette(path, given.record, upstream=given.upstream or None, seed=given.seed, **more)
+        more.setdefault("scrub", nats_scrub)
+        tape = cassette(path, mode_of(request.node), upstream=given.upstream or None, seed=given.seed, **more)
         tape.__enter__()
     except NatsproxyError as error:
         problem = str(error)
@@ -218,6 +235,9 @@ class _Summary:
     def pytest_report_header(self, config: pytest.Config) -> str | None:
         """Return a header line if this run may record."""
         mode = plugin_settings(config).record
+        if mode == FAILED:
+            count = len(last_failed(config))
+            return f"natsproxy: the cassettes of {count} tests that failed last time are recorded anew"
         return None if mode == "none" else f"natsproxy: cassettes in mode {mode}"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -22,6 +23,7 @@ from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine,
 if TYPE_CHECKING:
     from natsproxy.option import Option
 
+FAILED: Final = "failed"
 FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}
 """The suffix of each form of cassettes."""
 _NAME: Final = 100  # characters of a file name, at most
@@ -34,8 +36,11 @@ class PluginSettings:
     Beside them are `strict`, the options of the comparison, and those of TLS to the server.
     """
 
-    record: str = setting(words(*MODES), "none", "How cassettes are recorded.")
+    record: str = setting(
+        words(*MODES, FAILED), "none", "How cassettes are recorded; failed: anew where the last run failed."
+    )
     upstream: str = setting(TEXT, "", "The server to record from: nats://HOST:PORT.")
+    cassette_dir: str = setting(TEXT, "", "The folder of all cassettes, from rootdir; else beside the tests.")
     cassette_format: str = setting(words(*FORMATS), "ncap", "The form of new cassettes.")
     seed: int = setting(NUMBER, "0", "The seed of faults with chance.")
 
@@ -81,9 +86,10 @@ def check_settings(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "nats_cassette(path=None, *, strict=None, **options): play this test's NATS server from a capture; "
-        f"options: bodies, {', '.join(option.key for option in OPTIONS)}",
+        f"options: bodies, scrub, {', '.join(option.key for option in OPTIONS)}",
     )
-    plugin_settings(config)
+    if plugin_settings(config).record == FAILED and not config.pluginmanager.has_plugin("cacheprovider"):
+        raise pytest.UsageError("nats-record=failed needs pytest's cache: not with -p no:cacheprovider")
     try:
         _match_options(config)
     except NatsproxyError as error:
@@ -120,10 +126,24 @@ def _match_options(config: pytest.Config) -> Given:
     return combine(written, read(flags, "--nats-"))
 
 
-def default_path(node: pytest.Item, form: str = "ncap") -> Path:
+def mode_of(node: pytest.Item) -> str:
+    """Return the record mode of a test: `failed` records anew if it has failed in the run before."""
+    mode = plugin_settings(node.config).record
+    if mode != FAILED:
+        return mode
+    return "all" if node.nodeid in last_failed(node.config) else "none"
+
+
+def last_failed(config: pytest.Config) -> Mapping[str, Any]:
+    """Return the tests that failed in the run before, by their node ids."""
+    return {} if config.cache is None else dict(config.cache.get("cache/lastfailed", {}))
+
+
+def default_path(node: pytest.Item, form: str = "ncap", folder: str = "") -> Path:
     """Return the path of a test's cassette: by module, class and name, distinct per parameter set.
 
-    form: of a new one; one that exists keeps its own.
+    form: of a new one; one that exists keeps its own.  folder: of all cassettes, in which modules keep their
+    folders; default: one beside each module.
     """
     classes = [str(one.name) for one in node.listchain() if isinstance(one, pytest.Class)]
     name = ".".join([*classes, node.name.replace("[", ".", 1).removesuffix("]")])
@@ -131,8 +151,12 @@ def default_path(node: pytest.Item, form: str = "ncap") -> Path:
     if safe != name or len(safe) > _NAME:
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may differ only in such characters
         safe = f"{safe[:_NAME]}-{digest}"
-    folder = node.path.parent / "cassettes" / node.path.stem
-    paths = [folder / f"{safe}{suffix}" for suffix in (FORMATS[form], *FORMATS.values())]
+    where = node.path.parent / "cassettes"
+    if folder:
+        root = node.config.rootpath
+        inside = node.path.is_relative_to(root)
+        where = root / folder / node.path.parent.relative_to(root if inside else node.path.anchor)
+    paths = [where / node.path.stem / f"{safe}{suffix}" for suffix in (FORMATS[form], *FORMATS.values())]
     return next((path for path in paths if path.exists()), paths[0])
 
 
@@ -141,7 +165,8 @@ def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
 
     The nearest marker wins; lists of options add up.
     """
-    path = default_path(node, plugin_settings(node.config).cassette_format)
+    settings = plugin_settings(node.config)
+    path = default_path(node, settings.cassette_format, settings.cassette_dir)
     strict = _given(node.config, "strict")
     strict = None if strict in ("", []) else strict  # old pytests return those for what is not in the file
     options = _match_options(node.config)

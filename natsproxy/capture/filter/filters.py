@@ -5,10 +5,14 @@ Cheap to import: the pytest plugin does so in every run, for the options of reco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
+from natsproxy.errors import CaptureError, place_of
 from natsproxy.option import ValueType, several
+from natsproxy.protocol import headers as header_block
 from natsproxy.protocol.places import FramePlace, parse_pointer
 from natsproxy.protocol.subjects import is_valid_subscribe
 
@@ -57,12 +61,43 @@ POINTER: Final = ValueType(_pointer, "[SUBJECT ]/POINTER")
 SUBJECT: Final = ValueType(pattern, "SUBJECT")
 
 
+FILTERED: Final = "[filtered]"
+ScrubFunction = Callable[[str, Mapping[str, str], bytes], bytes]
+"""Returns the payload to write, of a message's subject, headers and payload."""
+
+
+class PayloadScrub:
+    """A user's function that replaces payloads before they are written.
+
+    Traffic never sees its exceptions: such a payload is `[filtered]`, and `failure` has the first reason.
+    """
+
+    def __init__(self, function: ScrubFunction) -> None:
+        self.function = function
+        self.failure = ""
+
+    def __call__(self, subject: bytes, block: bytes, body: bytes) -> bytes:
+        """Return the payload to write, of a message's subject, header block and payload."""
+        name = subject.decode("utf-8", "surrogateescape")
+        pairs = header_block.parse(block).pairs if block else ()
+        texts = {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
+        try:
+            found = self.function(name, texts, body)
+            reason = "" if isinstance(found, bytes) else f"returned {type(found).__name__}, not bytes"
+        except Exception as error:
+            found, reason = b"", f"raised {place_of(error)}"
+        if not reason:
+            return found
+        self.failure = self.failure or f"the function that scrubs payloads {reason}, for {name}"
+        return FILTERED.encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Filters:
     """The places of an application's secrets; empty: none.
 
     headers: globs of names.  json: pointers.  bodies: patterns of subjects whose payloads are secret.
-    subjects: patterns whose wildcards stand for secret tokens.
+    subjects: patterns whose wildcards stand for secret tokens.  scrub: a function for what these cannot name.
     """
 
     headers: tuple[str, ...] = several(HEADER, "Replace the value of this header before it is written.")
@@ -76,9 +111,19 @@ class Filters:
         ValueType(_secret_tokens, "SUBJECT"),
         "Replace the tokens of these subjects at * and > before they are written.",
     )
+    scrub: PayloadScrub | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.headers or self.json or self.bodies or self.subjects)
+        return bool(self.headers or self.json or self.bodies or self.subjects or self.scrub)
+
+    def check(self, path: Path) -> None:
+        """Raise CaptureError about the capture at `path` if `scrub` has failed."""
+        if self.scrub is not None and self.scrub.failure:
+            raise CaptureError(self.scrub.failure, path=path)
+
+    def of_recorded(self) -> Filters:
+        """Return the filters for frames that were recorded with them: `scrub` need not bear a second pass."""
+        return self if self.scrub is None else replace(self, scrub=None)
 
     def described(self) -> dict[str, list[str]]:
         """Return the non-empty filters as plain data."""

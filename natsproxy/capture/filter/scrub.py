@@ -12,7 +12,8 @@ Theory
    incomplete control line if subjects are secret.
 5. A record in which no word of a filter occurs is kept without parsing: nearly all of them.
 6. The same input gives the same output, and a second pass changes nothing: so a live frame is compared with a
-   recorded one after the same pass over both.
+   recorded one after the same pass over both.  A user's function need not bear a second pass: it is called
+   for live frames only.  For an answer it gets the subject of the request.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ import re
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Final
 
-from natsproxy.capture.filter.filters import Filters
+from natsproxy.capture.filter.filters import FILTERED, Filters
 from natsproxy.capture.filter.scrub_json import (
-    FILTERED,
     is_publish_ack,
     may_be_json,
     scrub_members,
@@ -58,7 +58,7 @@ class Scrubber:
         self._filters = filters
         self._scopes = [*(place.subject for place in filters.json if place.subject != b">"), *filters.bodies]
         self._requests: dict[bytes, bytes] = {}
-        self._words = _words(filters)
+        self._words = None if filters.scrub is not None else _words(filters)
 
     def may_touch(self, data: bytes) -> bool:
         """Tell whether `frame` may change one of these frames, or remember it."""
@@ -118,8 +118,10 @@ class Scrubber:
         subjects = self._subjects(frame)
         whole = len(frame.headers) == frame.header_size
         block = self._contents(subjects, frame.headers, b"")[0] if whole else b""
-        secret = self._is_secret(subjects) or (
-            may_be_json(frame.body) and (self._pointers(subjects) or self._filters.subjects)
+        secret = (
+            self._is_secret(subjects)
+            or self._filters.scrub is not None
+            or (may_be_json(frame.body) and (self._pointers(subjects) or self._filters.subjects))
         )
         subject, reply = self.subject(frame.subject), self.subject(frame.reply)
         same = (subject, reply, block) == (frame.subject, frame.reply, frame.headers)
@@ -172,7 +174,8 @@ class Scrubber:
 
     def _subjects(self, frame: Frame) -> tuple[bytes, ...]:
         """Return the subjects that a message counts for."""
-        if not self._scopes:
+        scrub = self._filters.scrub
+        if not self._scopes and scrub is None:
             return (frame.subject,)
         found = [frame.subject, self._requests.get(frame.subject, b"")]
         if frame.header_size and b"Nats-Subject:" in frame.headers:
@@ -180,6 +183,8 @@ class Scrubber:
         subjects = tuple(subject for subject in found if subject)
         if frame.reply and not frame.reply.startswith(b"$JS.ACK."):
             scope = next((one for one in reversed(subjects) if _is_on(self._scopes, one)), None)
+            if scope is None and scrub is not None:
+                scope = subjects[-1]
             if scope is not None:
                 _remember(self._requests, frame.reply, scope)
         return subjects
@@ -203,6 +208,8 @@ class Scrubber:
         body = scrub_stored(body, self._stored)
         if (self._filters.subjects and b"io.nats." in body[:100]) or any(map(is_api, subjects)):
             body = scrub_strings(body, self.subject)
+        if body and self._filters.scrub is not None and not is_publish_ack(body):
+            body = self._filters.scrub(subjects[-1], block, body)
         return self._headers(block), body
 
     def _stored(self, subject: bytes, block: bytes, body: bytes) -> tuple[bytes, bytes]:

@@ -12,10 +12,10 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from natsproxy.capture.filter.filters import FILTERED
 from natsproxy.protocol import gojson
 from natsproxy.protocol.places import Path
 
-FILTERED: Final = "[filtered]"
 WHOLE: Final = f'"{FILTERED}"'.encode()
 """A payload that may hold a filtered value at a place that cannot be found."""
 _BLANK: Final = b"\xef\xbb\xbf\xff\xfe\x00 \t\r\n"

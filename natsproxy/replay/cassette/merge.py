@@ -56,6 +56,7 @@ def merge(path: Path, additions: Sequence[Addition], filters: Filters = NO_FILTE
         writer.open_segment()
         _Merge(path, additions, filters).write(writer)
         writer.close()
+        filters.check(path)
         replace(fresh, path)
     except OverflowError:
         raise CaptureError("a time or a number in it is beyond what a clock shows", path=path) from None

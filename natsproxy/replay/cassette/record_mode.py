@@ -190,6 +190,7 @@ async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
         scope.cancel()
     if server.failure is not None:
         raise server.failure
+    server.options.filters.check(server.path)
     if not cassette_use.discarded:
         cassette_use.added = merge(server.path, server.take_additions(), server.options.filters)
 
@@ -216,6 +217,7 @@ async def _record(
             cassette_use = CassetteUse(proxy.listen[0], None, proxy, kept)
             yield cassette_use
         if not cassette_use.discarded:
+            kept.filters.check(path)
             if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)
                 remove(path)
             replace(fresh, path)

@@ -19,7 +19,16 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, Final
 
-from natsproxy.capture.filter.filters import HEADER, POINTER, SUBJECT, Filters, line, one_line, pattern
+from natsproxy.capture.filter.filters import (
+    HEADER,
+    POINTER,
+    SUBJECT,
+    Filters,
+    PayloadScrub,
+    line,
+    one_line,
+    pattern,
+)
 from natsproxy.errors import ConfigError
 from natsproxy.option import FLAG, Option, ValueType, merged, options_of, same_as, setting, several
 from natsproxy.protocol.places import FramePlace, Path, matches_any, parse_place
@@ -90,6 +99,7 @@ class MatchOptions:
     """The options in force, and the table of them.
 
     bodies: subject patterns and functions that compare two payloads; the first that fits decides.
+    scrub: a function that replaces payloads before they are written; it is not kept in a cassette.
     """
 
     match_on: frozenset[str] = merged(
@@ -136,11 +146,14 @@ class MatchOptions:
     filter_bodies: tuple[bytes, ...] = same_as(Filters, "bodies")
     filter_subjects: tuple[bytes, ...] = same_as(Filters, "subjects")
     bodies: tuple[tuple[bytes, BodyMatcher], ...] = ()
+    scrub: PayloadScrub | None = None
 
     @property
     def filters(self) -> Filters:
         """The filters of secrets, for a recording and for both sides of a comparison."""
-        return Filters(self.filter_headers, self.filter_json, self.filter_bodies, self.filter_subjects)
+        return Filters(
+            self.filter_headers, self.filter_json, self.filter_bodies, self.filter_subjects, self.scrub
+        )
 
     def header(self, name: bytes) -> Treatment:
         """Return the treatment of a header."""
@@ -238,6 +251,8 @@ def read(given: Mapping[str, Any], source: str = "") -> Given:
             continue
         if key == "bodies":
             found[key] = _functions(value)
+        elif key == "scrub":
+            found[key] = _scrub(value)
         elif option is None:
             near = difflib.get_close_matches(key, _BY_KEY, 1)
             hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(_BY_KEY)}"
@@ -267,8 +282,14 @@ def _functions(value: Any) -> tuple[tuple[bytes, BodyMatcher], ...]:
         raise ConfigError(f"a key of bodies {error}") from None
 
 
+def _scrub(value: Any) -> PayloadScrub:
+    if not callable(value):
+        raise ConfigError("scrub must be a function of a subject, headers and a payload")
+    return PayloadScrub(value)
+
+
 def plain(given: Given) -> dict[str, Any]:
-    """Return typed values as plain data, that `read` reads and JSON holds (but for `bodies`)."""
+    """Return typed values as plain data, that `read` reads and JSON holds (but for functions)."""
 
     def entry(one: Any) -> str:
         return one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one)
@@ -277,6 +298,8 @@ def plain(given: Given) -> dict[str, Any]:
     for key, value in given.items():
         if key == "bodies":
             made[key] = {entry(pattern): same for pattern, same in value}
+        elif key == "scrub":
+            made[key] = value.function
         elif isinstance(value, frozenset):
             made[key] = [part for part in PARTS if part in value]
         else:

@@ -81,8 +81,10 @@ def stored_options(path: Path | str) -> Given:
 def events(path: Path | str, filters: Filters = NO_FILTERS) -> Iterator[Event]:
     """Yield the conversation of a capture, without filtered values.
 
+    A function that scrubs payloads is not called: it was, when they were recorded.
     Raises CaptureError for a file that is no capture, is damaged, or has payloads withheld by a policy.
     """
+    filters = filters.of_recorded()
     scrubber = Scrubber(filters) if filters else None
     for _, _, found in walk(path):
         for event in found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import BytesIO
 
 import msgpack
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.capture.filter.filters import Filters
+from natsproxy.capture.filter.filters import Filters, PayloadScrub
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFilter, Selection
 from natsproxy.capture.filter.redact import Secrets
 from natsproxy.capture.filter.scrub import Scrubber
@@ -363,3 +363,63 @@ def test_no_frame_makes_it_fail(name: bytes, before: bytes, block: bytes, payloa
     assert len(list(frames(clean, C2S))) == 1
     scrubber.cut(raw[:at], C2S)
     scrubber.text(payload)
+
+
+# -- a user's function
+
+
+def test_a_function_gets_each_payload_once_with_the_subject_that_it_is_about() -> None:
+    """That of the request for an answer, of the message for a stored one; acks of JetStream are kept."""
+    calls: list[tuple[str, dict[str, str], bytes]] = []
+
+    def scrub(subject: str, headers: Mapping[str, str], payload: bytes) -> bytes:
+        calls.append((subject, dict(headers), payload))
+        return b"x" * 3
+
+    scrubber = Scrubber(Filters(scrub=PayloadScrub(scrub)))
+    stored = base64.b64encode(b"secret").decode()
+    raws = [
+        encode.pub(b"orders.new", b"pin", reply=b"_INBOX.1", headers=HEAD + b"A: b\r\n\r\n"),
+        encode.pub(b"_INBOX.1", b"known"),
+        encode.pub(b"_INBOX.1", b'{"stream":"S","seq":1}'),
+        encode.pub(b"orders.new", b""),
+        encode.pub(b"_INBOX.2", b"other"),
+        encode.pub(
+            b"_INBOX.3",
+            json.dumps(
+                {
+                    "type": "io.nats.jetstream.api.v1.stream_msg_get_response",
+                    "message": {"subject": "orders.old", "data": stored},
+                }
+            ).encode(),
+        ),
+    ]
+    kept = [scrubber.frame(frame) for frame in frames(b"".join(raws), C2S)]
+    assert [body(one) for one in kept] == [b"xxx", b"xxx", b'{"stream":"S","seq":1}', b"", b"xxx", b"xxx"]
+    assert calls[:4] == [
+        ("orders.new", {"A": "b"}, b"pin"),
+        ("orders.new", {}, b"known"),
+        ("_INBOX.2", {}, b"other"),
+        ("orders.old", {}, b"secret"),
+    ]
+    assert calls[4][0] == "_INBOX.3"
+    assert stored.encode() not in calls[4][2]
+    cut = scrubber.cut(b"PUB orders.new 6\r\nsec", C2S)
+    assert cut == b"PUB orders.new 6\r\n"
+
+
+def test_a_function_that_fails_keeps_nothing_and_says_where() -> None:
+    def scrub(subject: str, headers: Mapping[str, str], payload: bytes) -> bytes:
+        raise ValueError(payload)
+
+    function = PayloadScrub(scrub)
+    scrubber = Scrubber(Filters(scrub=function))
+    kept = [scrubber.frame(one) for one in frames(encode.pub(b"a", b"1") + encode.pub(b"b", b"2"), C2S)]
+    assert [body(one) for one in kept] == [b"[filtered]"] * 2
+    failure = function.failure.replace(str(_line_in(scrub)), "N")
+    assert failure == "the function that scrubs payloads raised ValueError at test_scrub.py:N, for a"
+
+
+def _line_in(function: Callable[..., object]) -> int:
+    """Return the line of the first statement of a function."""
+    return function.__code__.co_firstlineno + 1
