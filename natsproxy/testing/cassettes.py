@@ -53,8 +53,9 @@ class cassette(ProxyHarness):
     options: those of the comparison, as flags of `natsproxy cassette run` have them (`match_on`,
     `ignore_headers`, `ignore_json`, ...), one text or a list: `ignore_json=["/ts", "orders.> /id"]`; and
     `bodies`, functions that compare two payloads by subject pattern: `{"orders.>": same}`; and `scrub`, a
-    function of (subject, headers, payload) that returns the payload to write.  A recording keeps all but the
-    functions.  Also those of TLS, as flags of `natsproxy run`: `upstream_tls_ca="ca.pem"`.
+    function of (subject, headers, payload) that returns the payload to write.  `match_as` may map such
+    patterns to functions that read a payload, or to pairs that write it too.  A recording keeps all but the
+    functions and commands.  Also those of TLS, as flags of `natsproxy run`: `upstream_tls_ca="ca.pem"`.
 
     The end raises CassetteMismatch for frames never recorded, and for recorded publishes that no client sent
     (strict=True: for any recorded frame, strict=False: for none).  If the block raises, no recording is kept.

@@ -75,7 +75,8 @@ SHORTEST: Final = 8
 """No shorter text holds an identifier, an inbox or a time."""
 _LONGEST: Final = 256 << 10
 _LONGEST_JSON: Final = 1 << 20
-_STORED: Final = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response"'
+STORED: Final = b'{"type":"io.nats.jetstream.api.v1.stream_msg_get_response"'
+"""The begin of an answer with a stored message."""
 _BASE64: Final = re.compile(rb'("(?:data|hdrs)":")([0-9A-Za-z+/]{16,}=*)"')
 _MEMBER: Final = re.compile(
     rb'("[^"\\]{0,64}")(\s*:\s*)("(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*)'  # name, colon, text or number
@@ -468,6 +469,14 @@ class IdentifierMap:
         """Return recorded JSON with the live values of the members for which a user vouches."""
         return with_members(text, self._members) if self._members else text
 
+    def live_member(self, name: str, value: Any) -> Any:
+        """Return the live value of a member for which a user vouches, any other one as it is."""
+        if not self._members:
+            return value
+        key, before = (encoded(json.dumps(one, ensure_ascii=False)) for one in (name, value))
+        found = self._members.get((key, before))
+        return value if found is None else json.loads(found)
+
     def knows(self, live: bytes) -> bool:
         """Tell whether a live text is or has in it an identifier that is known, and long enough to show."""
         return live in self._recorded or any(word in self._recorded for word in words(live))
@@ -531,7 +540,7 @@ def recorded_text(identifiers: IdentifierMap, text: bytes) -> bytes:
 def _translated(text: bytes, translate: Callable[[bytes], bytes]) -> bytes:
     if len(text) > (_LONGEST_JSON if text[:1] in (b"{", b"[") else _LONGEST):
         return text
-    if text.startswith(_STORED):
+    if text.startswith(STORED):
         text = _BASE64.sub(lambda found: found[1] + _inside(found[2], translate) + b'"', text)
     return translate(text)
 

@@ -33,6 +33,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.option import FLAG, Option, ValueType, merged, options_of, same_as, setting, several
 from natsproxy.protocol.places import FramePlace, Path, matches_any, parse_place
 from natsproxy.protocol.subjects import matches
+from natsproxy.replay.conversation.payload_codecs import Codec, CodecOn, codec_for, codec_on, command_on
 
 PARTS: Final = ("subject", "headers", "body", "client", "order")
 _ALWAYS: Final = frozenset(PARTS) - {"order"}
@@ -126,6 +127,14 @@ class MatchOptions:
     any_json: tuple[FramePlace, ...] = several(
         POINTER, "Accept any text or number at this member of JSON payloads; the live one comes back."
     )
+    match_as: tuple[CodecOn, ...] = several(
+        ValueType(codec_on, "SUBJECT CODEC"),
+        "Read payloads on a subject as msgpack, gzip, zstd or protobuf:FILE:MESSAGE.",
+    )
+    match_command: tuple[CodecOn, ...] = several(
+        ValueType(command_on, "SUBJECT COMMAND"),
+        "Compare payloads on a subject as this program writes them plain, each read from its standard input.",
+    )
     like_subjects: tuple[bytes, ...] = several(
         SUBJECT, "Subjects whose tokens at * and > differ from run to run; answers get the live ones."
     )
@@ -154,6 +163,10 @@ class MatchOptions:
         return Filters(
             self.filter_headers, self.filter_json, self.filter_bodies, self.filter_subjects, self.scrub
         )
+
+    def codec(self, subject: bytes) -> Codec | None:
+        """Return the codec of the payloads on `subject`, None for JSON and text."""
+        return codec_for(subject, (*self.match_as, *self.match_command))
 
     def header(self, name: bytes) -> Treatment:
         """Return the treatment of a header."""
@@ -211,13 +224,17 @@ class MatchOptions:
     def stored(self) -> dict[str, Any]:
         """Return the options that differ from the defaults, as plain data that `read` reads."""
         given = {one.name: getattr(self, one.name) for one in fields(self) if one.name in _BY_KEY}
-        return plain({key: value for key, value in given.items() if value != getattr(DEFAULT, key)})
+        found = {key: value for key, value in given.items() if value != getattr(DEFAULT, key)}
+        for key in _CODECS & found.keys():  # a recording that somebody else plays runs nothing
+            found[key] = tuple(one for one in found[key] if one.kept)
+        return plain({key: value for key, value in found.items() if value != ()})
 
 
 DEFAULT: Final = MatchOptions()
 OPTIONS: Final = options_of(MatchOptions)
 """All options, in the order of `--help`."""
 _BY_KEY: Final = {option.key: option for option in OPTIONS}
+_CODECS: Final = {"match_as", "match_command"}
 _HEADERS: Final = ("ignore_headers", "any_headers", "like_headers", "match_headers")
 _MEMBERS: Final = ("ignore_json", "any_json", "like_json")
 _OPPOSITES: Final = {
@@ -268,6 +285,8 @@ def read(given: Mapping[str, Any], source: str = "") -> Given:
 def _typed(option: Option, value: Any) -> Any:
     if not option.many:
         return option.read(value)
+    if isinstance(value, Mapping) and option.key in _CODECS:
+        value = list(value.items())
     entries = value if isinstance(value, list | tuple | set | frozenset) else [value]
     typed = tuple(option.read(entry) for entry in entries)
     return option.merge(typed)
@@ -291,7 +310,9 @@ def _scrub(value: Any) -> PayloadScrub:
 def plain(given: Given) -> dict[str, Any]:
     """Return typed values as plain data, that `read` reads and JSON holds (but for functions)."""
 
-    def entry(one: Any) -> str:
+    def entry(one: Any) -> Any:
+        if isinstance(one, CodecOn) and not one.kept:
+            return one  # read again it must be the same function
         return one.decode("utf-8", "surrogateescape") if isinstance(one, bytes) else str(one)
 
     made: dict[str, Any] = {}

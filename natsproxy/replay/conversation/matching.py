@@ -13,6 +13,8 @@ A user's matchers come first: (subject pattern, function of two bodies).
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -25,6 +27,7 @@ from natsproxy.replay.conversation.generated_values import are_alike, form_of
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.json_difference import JsonComparison, counted, parse
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, Treatment
+from natsproxy.replay.conversation.payload_codecs import Codec
 from natsproxy.wire import encode
 from natsproxy.wire.awaited import PULL
 from natsproxy.wire.frames import Frame
@@ -52,9 +55,17 @@ _LONGEST_TEXT: Final = 256 << 10  # bytes of a payload that is no JSON, up to wh
 
 
 class Matcher:
-    """Compares frames under one map of identifiers, as the options say."""
+    """Compares frames under one map of identifiers, as the options say.
 
-    def __init__(self, identifiers: IdentifierMap, options: MatchOptions = DEFAULT) -> None:
+    requests: the subjects of recorded requests, by that of their answers.
+    """
+
+    def __init__(
+        self,
+        identifiers: IdentifierMap,
+        options: MatchOptions = DEFAULT,
+        requests: Mapping[bytes, bytes] | None = None,
+    ) -> None:
         self.identifiers = identifiers
         self.options = options
         self._by_subject = "subject" in options.match_on
@@ -62,7 +73,19 @@ class Matcher:
         self._treatment = lru_cache(options.header)  # names repeat, and are compared with many patterns
         self._all_bodies = "body" in options.match_on and not options.ignore_bodies
         self._like_subject = options.like_subject if options.like_subjects else lambda subject: None
+        self._codec = lru_cache(options.codec) if options.match_as or options.match_command else None
+        self._requests = {} if requests is None else requests
         self._scrubber = Scrubber(options.filters) if options.filters else None
+
+    def codec_of(self, subject: bytes) -> Codec | None:
+        """Return the codec of the payloads on a subject, or on that of the request that they answer."""
+        if self._codec is None:
+            return None
+        found = self._codec(subject)
+        if found is None and self._requests:
+            asked = self._requests.get(self.identifiers.to_recorded(subject))
+            found = None if asked is None else self._codec(asked)
+        return found
 
     def any_subject(self, frame: Frame) -> bool:
         """Tell whether a frame may agree with one on another subject."""
@@ -101,11 +124,16 @@ class Matcher:
 
     def _counted_body(self, frame: Frame) -> bytes:
         volatile = _volatile(frame.subject, frame.body)
-        if volatile is None and not self.options.compares_json(frame.subject):
+        if volatile is None and not (
+            self.codec_of(frame.subject) or self.options.compares_json(frame.subject)
+        ):
             return frame.body
-        value = parse(frame.body)
-        if value is ABSENT:
-            return frame.body
+        payload, _ = self._payload(frame.subject, frame.body)
+        value = payload
+        if isinstance(payload, bytes):
+            value = parse(payload)
+            if value is ABSENT:
+                return payload
         return json.dumps(counted(value, self.options, frame.subject, volatile or frozenset())).encode()
 
     def agree(self, recorded: Frame, live: Frame, *, again: bool = False) -> LearnedPairs | None:
@@ -212,15 +240,38 @@ class Matcher:
     # -- bodies
 
     def _bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
-        subject, ours, theirs = recorded.subject, recorded.body, live.body
+        subject = recorded.subject
+        ours, unread = self._payload(subject, recorded.body)
+        theirs, live_unread = self._payload(subject, live.body)
+        if isinstance(ours, bytes) is not isinstance(theirs, bytes):  # one of them cannot be read
+            ours, theirs = recorded.body, live.body
         for pattern, same in self.options.bodies:
             if matches(pattern, subject):
-                if not same(ours, theirs):
-                    return Difference("body", "body", ours, theirs)
-                self._ignored_bodies(recorded, live, new)  # whether they agree is the function's to say
+                if not same(recorded.body, live.body):
+                    return Difference("body", "body", recorded.body, live.body)
+                self._ignored_bodies(subject, ours, theirs, new)  # the function has said that they agree
                 return None
         if not self._all_bodies and self.options.ignores_body(subject):
-            return self._ignored_bodies(recorded, live, new)
+            return self._ignored_bodies(subject, ours, theirs, new)
+        if isinstance(ours, bytes):
+            found = self._texts(subject, ours, theirs, new)
+        else:
+            found = self._json(subject, b"", new).differs(ours, theirs)
+        why = unread or live_unread
+        return replace(found, note=why) if found is not None and why else found
+
+    def _payload(self, subject: bytes, body: bytes) -> tuple[Any, str]:
+        """Return a payload as bytes, JSON or text, or as a value of JSON; and why a codec cannot read it."""
+        codec = self.codec_of(subject)
+        if codec is None:
+            return body, ""
+        try:
+            return codec.plain(body), ""
+        except ValueError as error:
+            return body, f"{body[:20]!r} cannot be read as match_as says: {error}"
+
+    def _texts(self, subject: bytes, ours: bytes, theirs: bytes, new: LearnedPairs) -> Difference | None:
+        """Compare two payloads that are JSON or text."""
         short = len(ours) <= _LONGEST_TEXT
         if ours == theirs:
             if short and not self.identifiers.same(ours, new):
@@ -229,44 +280,45 @@ class Matcher:
         short = short and len(theirs) <= _LONGEST_TEXT
         if short and self.identifiers.known_agree(ours, theirs, new):
             return None
-        values = _values_of(recorded, live)
+        values = _values_of(subject, ours, theirs)
         if values is not None:
-            return self._json(recorded, new).differs(*values)
+            return self._json(subject, ours, new).differs(*values)
         learn = self.options.learns(subject, path=())
         if short and self.identifiers.unify(ours, theirs, new, "body", learn=learn):
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
 
-    def _ignored_bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
+    def _ignored_bodies(self, subject: bytes, ours: Any, theirs: Any, new: LearnedPairs) -> Difference | None:
         """Learn what agrees in payloads that need not agree; return an identifier that contradicts others."""
-        ours, theirs = recorded.body, live.body
-        values = _values_of(recorded, live)
+        if not isinstance(ours, bytes):
+            return self._json(subject, b"", new).ignored(ours, theirs)
+        values = _values_of(subject, ours, theirs)
         if values is not None:
-            return self._json(recorded, new).ignored(*values)
-        learn = self.options.learns(recorded.subject, path=())
+            return self._json(subject, ours, new).ignored(*values)
+        learn = self.options.learns(subject, path=())
         if not learn or max(len(ours), len(theirs)) > _LONGEST_TEXT:
             return None
         if self.identifiers.unify_ignored(ours, theirs, new, "body"):
             return None
         return Difference("body", "body", ours, theirs, self.identifiers.conflict(ours, theirs))
 
-    def _json(self, recorded: Frame, new: LearnedPairs) -> JsonComparison:
-        volatile = _volatile(recorded.subject, recorded.body)
+    def _json(self, subject: bytes, body: bytes, new: LearnedPairs) -> JsonComparison:
+        volatile = _volatile(subject, body)
         return JsonComparison(
             self.identifiers,
             self.options,
-            recorded.subject,
+            subject,
             new,
             volatile=volatile or frozenset(),
             defined=volatile is not None,
-            zero_is_absent=is_api(recorded.subject),
+            zero_is_absent=is_api(subject),
         )
 
 
-def _values_of(recorded: Frame, live: Frame) -> tuple[Any, Any] | None:
+def _values_of(subject: bytes, ours: bytes, theirs: bytes) -> tuple[Any, Any] | None:
     """Return the JSON of two payloads; None where one has none."""
-    empty = b"" if _volatile(recorded.subject, recorded.body) is None else b"{}"
-    a, b = parse(recorded.body or empty), parse(live.body or empty)
+    empty = b"" if _volatile(subject, ours) is None else b"{}"
+    a, b = parse(ours or empty), parse(theirs or empty)
     return None if a is ABSENT or b is ABSENT else (a, b)
 
 

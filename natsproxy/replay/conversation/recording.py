@@ -39,13 +39,18 @@ class Recording:
     """A capture, read on as it is needed.
 
     repeat: patterns of subjects whose messages are polls.  connections: those that were read so far.  whole:
-    it was read to its end.  kind_of: returns the kind of a client frame, recorded or live.
+    it was read to its end.  kind_of: returns the kind of a client frame, recorded or live.  requests: the
+    subjects of requests, by that of their answers, if somebody has to know them.
     """
 
-    def __init__(self, source: Iterator[Event], *, repeat: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, source: Iterator[Event], *, repeat: Sequence[bytes] = (), requests: bool = False
+    ) -> None:
         self.connections: dict[ConnectionId, RecordedConnection] = {}
         self.info: bytes = b""
         self.whole = False
+        self.requests: BoundedDict[bytes, bytes] = BoundedDict()
+        self._keeps_requests = requests
         self.kind_of = partial(kind_of, repeat=repeat) if repeat else kind_of
         self._source = source
         self._causes = Causes()
@@ -80,7 +85,9 @@ class Recording:
 
     def _step(self, step: Step) -> RecordedExchange | Effect | None:
         connection = self._connection(step.conn)
-        op = step.frame.op
+        op, reply = step.frame.op, step.frame.reply
+        if self._keeps_requests and reply and not reply.startswith(b"$JS."):
+            self.requests[reply] = step.frame.subject
         if op in _LIVE:
             return None
         if op == Op.INFO:

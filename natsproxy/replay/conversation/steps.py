@@ -73,7 +73,11 @@ def stored_options(path: Path | str) -> Given:
     segment = next(open_capture(path).segments(), None)
     given = {} if segment is None else segment.settings.get("cassette") or {}
     try:
-        return read(given)
+        found = read(given)
+        if any(not one.kept for one in (*found.get("match_as", ()), *found.get("match_command", ()))):
+            why = "it names a program to run: give match_command yourself if you trust it"
+            raise CaptureError(why, path=path)
+        return found
     except (ConfigError, AttributeError, TypeError) as error:
         raise CaptureError(f"its options cannot be read: {error}", path=path) from None
 

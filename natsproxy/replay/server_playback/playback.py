@@ -78,10 +78,11 @@ class ServerPlayback:
         timing: Literal["answers", "recorded"] = "answers",
         options: MatchOptions = DEFAULT,
     ) -> None:
-        self.recording = Recording(source, repeat=options.repeat)
+        reads = bool(options.match_as or options.match_command)
+        self.recording = Recording(source, repeat=options.repeat, requests=reads)
         self.progress = Progress(self.recording, window=window)
         self.identifiers = IdentifierMap()
-        self.matcher = Matcher(self.identifiers, options)
+        self.matcher = Matcher(self.identifiers, options, self.recording.requests)
         self._clients: dict[int, Client] = {}
         self._now = 0
         self._pairing = Pairing(self.progress, self.matcher, self._clients)
@@ -92,6 +93,7 @@ class ServerPlayback:
             self._clients,
             self._requests,
             recorded_timing=timing == "recorded",
+            codec_of=self.matcher.codec_of,
         )
         polls = RepeatedPolls(self._pairing, self._requests, self._effects)
         self._refusals = Refusals(self.progress, self.matcher, self._clients)

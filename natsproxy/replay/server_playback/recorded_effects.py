@@ -19,6 +19,7 @@ from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.exchanges import END, QueueKey, RecordedConnection
 from natsproxy.replay.conversation.frame_kind import FrameKind, Share
 from natsproxy.replay.conversation.identifier_map import SHORTEST, IdentifierMap, live_text
+from natsproxy.replay.conversation.live_payloads import CodecOf, live_payload
 from natsproxy.replay.server_playback.actions import Action, DisconnectClient, SendToClient
 from natsproxy.replay.server_playback.client import Client
 from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests, LiveRequest
@@ -66,12 +67,14 @@ class RecordedEffects(EffectSource):
         requests: DeliveryRequests,
         *,
         recorded_timing: bool,
+        codec_of: CodecOf,
     ) -> None:
         self._progress = progress
         self._identifiers = identifiers
         self._clients = clients
         self._requests = requests
         self._recorded_timing = recorded_timing
+        self._codec_of = codec_of
         self._due: list[tuple[int, int, ConnectionProgress, QueueKey]] = []
         self._left: list[ConnectionProgress] = []
         self.handed_over: Counter[HandedOver] = Counter()
@@ -236,7 +239,7 @@ class RecordedEffects(EffectSource):
         subject = inbox or self.live(frame.subject)
         reply, block = frame.reply, frame.headers if frame.header_size else b""
         if live is None or publish is None:
-            body, reply, block = self.live(frame.body), self.live(reply), self.live(block)
+            body, reply, block = self.payload(frame), self.live(reply), self.live(block)
             return encode.msg(subject, sid, body, reply=reply, headers=block)
         # The server may have added headers of its own.
         if reply:
@@ -245,8 +248,14 @@ class RecordedEffects(EffectSource):
             block = live.headers if block == publish.frame.headers else self.live(block)
         return encode.msg(subject, sid, live.body, reply=reply, headers=block)
 
+    def payload(self, frame: Frame) -> bytes:
+        """Return a recorded payload with the live values in it."""
+        if frame.size - frame.header_size < SHORTEST:
+            return frame.body
+        return live_payload(self._identifiers, frame, self._codec_of)
+
     def live(self, text: bytes) -> bytes:
-        """Return a recorded subject, header block or payload with the live values in it."""
+        """Return a recorded subject or header block with the live values in it."""
         return live_text(self._identifiers, text) if len(text) >= SHORTEST else text
 
 

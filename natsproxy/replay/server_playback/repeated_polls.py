@@ -40,7 +40,7 @@ class RepeatedPolls(EffectSource):
             return []
         actions: list[Action] = []
         for answer in poll.answers:
-            body, block = self._effects.live(answer.body), self._effects.live(answer.headers)
+            body, block = self._effects.payload(answer), self._effects.live(answer.headers)
             actions.append(SendToClient(client.id, encode.msg(frame.reply, sid, body, headers=block)))
             client.received(sid, answer)
         return actions

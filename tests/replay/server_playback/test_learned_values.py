@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, read
 from natsproxy.wire import encode
+from tests.replay.kit import cassette, nats_server, recording, run_program
 from tests.replay.scripted import Line, hello
 from tests.replay.server_playback.playing import Play
 
@@ -436,3 +438,44 @@ def test_a_swapped_order_never_passes(
 
 def test_uuids_of_tests_are_uuids() -> None:
     assert [str(UUID(one)) for one in (R1, R2, L1, L2)] == [R1, R2, L1, L2]
+
+
+PROGRAM = """
+import asyncio, base64, json, os, time, uuid
+import nats
+
+def part(value):
+    return base64.urlsafe_b64encode(value).decode().rstrip("=")
+
+async def answer(msg):
+    body = json.loads(msg.data)
+    same = msg.headers["Authorization"] == "Bearer " + body["token"]
+    await msg.respond(json.dumps({"session": body["token"], "same": same}).encode())
+
+async def main():
+    if os.environ["SERVICE"]:  # its service is there while it is recorded
+        service = await nats.connect(os.environ["SERVICE"])
+        await service.subscribe("login", cb=answer)
+        await service.flush()
+    client = await nats.connect(os.environ["NATS_URL"])
+    claims = json.dumps({"iat": time.time_ns(), "jti": str(uuid.uuid4())}).encode()
+    token = ".".join(map(part, (b'{"alg":"HS256"}', claims, os.urandom(32))))
+    body, headers = json.dumps({"token": token}).encode(), {"Authorization": f"Bearer {token}"}
+    got = json.loads((await client.request("login", body, headers=headers)).data)
+    print(got["session"] == token, got["same"])
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.server
+async def test_a_program_with_a_token_plays(tmp_path: Path) -> None:
+    program, path = tmp_path / "login.py", tmp_path / "x.ncap"
+    program.write_text(PROGRAM)
+    async with nats_server() as server, recording(path, server) as url:
+        assert await run_program(program, url, env={"SERVICE": f"nats://{server}"}) == "True True\n"
+    options = read({"any_json": "login /token", "any_headers": "Authorization"})
+    for _ in range(3):
+        async with cassette(path, options=options) as player:
+            assert await run_program(program, player.url, env={"SERVICE": ""}) == "True True\n"
+            assert player.mismatches == []

@@ -35,6 +35,7 @@ class Table:
             {5: Client(5)},
             DeliveryRequests(),
             recorded_timing=recorded_timing,
+            codec_of=lambda subject: None,
         )
         self.sub, self.publish = sorted(
             (x for queue in self.connection.unused.by_key.values() for x in queue), key=lambda x: x.seq
