@@ -29,6 +29,7 @@ _FORMATS = "--text, --jsonl, --parquet, --pcapng"
 @click.option(
     "--text", "to_text", metavar="OUT", help="Text that can be reviewed, edited and played: x.nats.txt."
 )
+@click.option("--brief", is_flag=True, help="Text: only what a playback needs, as in a cassette.")
 @click.option("--jsonl", "to_jsonl", metavar="OUT", help="One JSON object per line, as capture cat --json.")
 @click.option("--parquet", "to_parquet", metavar="OUT", help="The table frames, as analyze writes it.")
 @click.option(
@@ -51,6 +52,7 @@ def export(
     to_pcapng: str | None,
     payload: int | None,
     leg: Leg | None,
+    brief: bool,
     force: bool,
     query: Query,
 ) -> None:
@@ -62,6 +64,7 @@ def export(
 
     \b
     natsproxy capture export traffic.ncap --text traffic.nats.txt
+    natsproxy capture export traffic.ncap --text cassette.nats.txt --brief
     natsproxy capture export traffic.ncap --parquet frames.parquet
     natsproxy capture export traffic/ --jsonl - --subject 'orders.>' | jq .subject
     natsproxy capture export traffic.ncap --pcapng - --conn 7 | wireshark -k -i -
@@ -73,11 +76,13 @@ def export(
         raise click.UsageError("--payload is for --parquet")
     if leg is not None and to_pcapng is None:
         raise click.UsageError("--leg is for --pcapng")
+    if brief and to_text is None:
+        raise click.UsageError("--brief is for --text")
     reader = open_capture(path, tell_lost)
 
     def write(out: IO[bytes]) -> int:
         if to_text is not None:
-            return write_text(reader, out, query)
+            return write_text(reader, out, query, brief=brief)
         if to_jsonl is not None:
             return jsonl(reader, out, query)
         if to_pcapng is not None:

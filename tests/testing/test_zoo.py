@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.text.writer import write_text
 from natsproxy.protocol import headers
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.exchanges import key_of
@@ -66,6 +68,15 @@ def _check(one: Played, printed: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_plays(name: str, printed: dict[str, str], played: dict[str, Played]) -> None:
     _check(_one(name, played), printed[name])
+
+
+@pytest.mark.long
+def test_programs_play_from_a_text(folder: File, printed: dict[str, str], tmp_path: File) -> None:
+    for name in printed:
+        with (tmp_path / f"{name}.ncap").open("wb") as text:
+            write_text(open_capture(folder / f"{name}.ncap"), text, brief=True)
+    for name, one in trio.run(play, list(printed), tmp_path).items():
+        _check(one, printed[name])
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ REMARK: Final = "* "
 _PAYLOAD: Final = ("|", "\\ ", "= ", "json ")
 _SIZES: Final = {"size", "header_size"}
 _IN_LINES: Final = frozenset(spec.op for spec in OPS if spec.gap == "any")
-"""Ops whose arguments are written below them like a payload."""
+"""Ops whose arguments are one text: on their line, or below it like a payload where they do not fit there."""
 _FORMS: Final = {
     spec.op: {sum(field not in _SIZES for field in form): form for form in spec.forms.values()}
     for spec in OPS
@@ -58,13 +58,27 @@ def dump_frame(frame: Frame, *, padded: bool = False, pretty: bool = True) -> Fr
         headers = _header_lines(frame.headers)
     except ValueError:
         return dump_raw(frame.raw)
-    body = frame.args if frame.op in _IN_LINES else frame.body
-    lines = FrameText(" ".join([frame.op.label, *words]), [*headers, *dump_payload(body, pretty=pretty)])
+    if frame.op in _IN_LINES:
+        lines = _with_arguments(frame.op, frame.args)
+    else:
+        lines = FrameText(
+            " ".join([frame.op.label, *words]), [*headers, *dump_payload(frame.body, pretty=pretty)]
+        )
     try:
         same = all(map(str.isprintable, words)) and load_frame(*lines, padded=padded) == frame.raw
     except ValueError:
         same = False
     return lines if same else dump_raw(frame.raw)
+
+
+def _with_arguments(op: Op, args: bytes) -> FrameText:
+    try:
+        text = args.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if text and text.isprintable() and text == text.strip():
+        return FrameText(f"{op.label} {text}", [])
+    return FrameText(op.label, dump_payload(args, pretty=False))
 
 
 def dump_raw(data: bytes) -> FrameText:
@@ -80,26 +94,33 @@ def load_frame(line: str, below: list[str], *, padded: bool = False) -> bytes:
     op = BY_TOKEN.get(token)
     if op is None:
         raise ValueError(f"{token.decode()[:20]!r} is not an operation")
-    if len(words) not in (_FORMS[op] if op not in _IN_LINES else (0,)) or not all(words):
+    if op in _IN_LINES:
+        return _load_arguments(op, line.encode()[len(token) + 1 :], below)
+    if len(words) not in _FORMS[op] or not all(words):
         raise ValueError(f"{op.label} is followed by {_expected(op)}")
     count = next((place for place, one in enumerate(below) if one.startswith(_PAYLOAD)), len(below))
     body = load_payload(below[count:])
-    if below and not (OPS[op].payload or op in _IN_LINES):
+    if below and not OPS[op].payload:
         raise ValueError(f"{op.label} has no payload")
     headers = _header_block(below[:count]) if count or OPS[op].headers else b""
     if count and not OPS[op].headers:
         raise ValueError(f"{op.label} has no headers (HPUB and HMSG have)")
-    if op in _IN_LINES:
-        if b"\n" in body or b"\r" in body:
-            raise ValueError(f"the arguments of {op.label} are one line")
-        return encode.info(body) if op == Op.INFO else OPS[op].token + b" " + body + CRLF
     payload = headers + body
     shape = Frame(b"", 0, 0, 0, op, header_size=len(headers), size=len(payload))
     return _line(op, words, padded, shape) + (payload + CRLF if OPS[op].payload else b"")
 
 
+def _load_arguments(op: Op, args: bytes, below: list[str]) -> bytes:
+    if args and below:
+        raise ValueError(f"the arguments of {op.label} are on its line or below it, not both")
+    args = args or load_payload(below)
+    if b"\n" in args or b"\r" in args:
+        raise ValueError(f"the arguments of {op.label} are one line")
+    return encode.info(args) if op == Op.INFO else OPS[op].token + b" " + args + CRLF
+
+
 def _expected(op: Op) -> str:
-    if op in _IN_LINES or not any(_FORMS[op]):
+    if not any(_FORMS[op]):
         return "nothing on its line"
     forms = (_fields(op, count) for count in _FORMS[op])
     return " or ".join(" ".join(form).upper().replace("ARGS", "MAX") for form in forms)

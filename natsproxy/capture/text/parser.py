@@ -32,6 +32,7 @@ from natsproxy.capture.text.names import with_values
 from natsproxy.capture.text.payload import load_payload
 from natsproxy.capture.text.statements import (
     ARROWS,
+    RESERVED,
     VERBS,
     Statement,
     preamble_ordinals,
@@ -81,6 +82,7 @@ class TextParser:
         self._connections: dict[str, _ParsedConnection] = {}
         self._names: dict[str, str] = {}
         self._conn = 0
+        self._declares = False
         self._t = self._clocks = 0
         self._statements: Iterator[Statement] = read_statements(file, path)
         for statement in self._statements:
@@ -115,15 +117,19 @@ class TextParser:
         if word == "@":
             self._pass(rest)
         elif word == "connection":
+            self._declares = True
             self._declare(rest, below)
         elif line == VERBS[Note]:
             return Note(self._t, load_members(below))
         elif line == VERBS[GapRecord]:
             return GapRecord(None, self._t, load_members(below))
-        elif word in self._connections:
-            return self._of(self._connections[word], rest, below)
         else:
-            raise ValueError(f"{word[:60]!r} is not a connection; a line `connection LABEL` declares one")
+            if word not in self._connections:
+                if self._declares or not rest or word in RESERVED:
+                    text = f"{word[:60]!r} is not a connection; a line `connection LABEL` declares one"
+                    raise ValueError(text)
+                self._declare(word, [])
+            return self._of(self._connections[word], rest, below)
         return None
 
     def _pass(self, rest: str) -> None:

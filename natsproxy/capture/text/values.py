@@ -42,12 +42,13 @@ def load_offset(text: str) -> int:
 
 
 def dump_time(wall: int) -> str:
-    """Return a wall clock (Unix ns) in UTC, to the nanosecond; an offset from 1970 for a year beyond 2200."""
+    """Return a wall clock (Unix ns) in UTC, as exact as it is; an offset from 1970 for a year beyond 2200."""
     seconds, part = divmod(wall, 10**9)
     if abs(seconds) > _YEARS:
         return dump_offset(wall)
     moment = _EPOCH + datetime.timedelta(seconds=seconds)
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{part:09}Z"
+    digits = f"{part:09}".rstrip("0")
+    return f"{moment:%Y-%m-%dT%H:%M:%S}{'.' if digits else ''}{digits}Z"
 
 
 def load_time(text: str) -> int:

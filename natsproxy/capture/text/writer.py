@@ -1,7 +1,8 @@
 """Items to text: a capture is read twice, first for the names of its connections, then for its items.
 
 Memory grows with the number of connections and the size of a block.  Defaults are left out: a number that is
-the next one, the time of an item if the one before it has the same.
+the next one, the time of an item if the one before it has the same, declarations of connections that say
+nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any, Final
 
 from natsproxy.capture.format.connection import ConnectionId
@@ -28,6 +29,7 @@ from natsproxy.capture.format.records import (
 from natsproxy.capture.read.frames import CapturedFrame, Query, frames_of
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef, Segment
+from natsproxy.capture.text.brief import brief_items
 from natsproxy.capture.text.frames import dump_frame, dump_raw, leaves_empty
 from natsproxy.capture.text.names import Names
 from natsproxy.capture.text.payload import dump_payload
@@ -58,15 +60,17 @@ class LabelledConnection:
         self.next: dict[tuple[Direction, str], int] = defaultdict(int)
 
 
-def survey(reader: CaptureReader, query: Query) -> tuple[dict[ConnectionId, LabelledConnection], Names]:
-    """Return the connections of a capture, and the names of its values.
+def survey(
+    items: Iterable[tuple[BlockRef, Item]], query: Query
+) -> tuple[dict[ConnectionId, LabelledConnection], Names]:
+    """Return the connections of items in their order, and the names of their values.
 
     Those of the first run keep their numbers, and those of later runs get the next ones that are free.
     """
     connections: dict[ConnectionId, LabelledConnection] = {}
     names = Names()
     wanted: dict[ConnectionId, str] = {}
-    for ref, item in reader.items():  # of all blocks: an unselected one may hold the CONNECT
+    for ref, item in items:
         conn = ref.connection(item)
         if conn is None or (query.conns and conn not in query.conns):
             continue
@@ -124,41 +128,53 @@ def _label(name: str, conn: int, taken: set[str]) -> str:
 _ANY: Final = Query()
 
 
-def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY) -> int:
+def write_text(reader: CaptureReader, out: IO[bytes], query: Query = _ANY, *, brief: bool = False) -> int:
     """Write the items that match `query` as text; return the number of frames.
 
-    Raises CaptureError where the capture cannot be read, or holds what a text cannot express.
+    brief: only what a cassette needs (`brief.py`).  Raises CaptureError where the capture cannot be read, or
+    holds what a text cannot express.
     """
-    text = _Text(*survey(reader, query), numbered=query == _ANY)
+    if brief:
+        text: _Text = _BriefText(*survey(brief_items(reader, query), _ANY), whole=query == _ANY)
+        items, query = brief_items(reader, query), _ANY
+    else:
+        # Of all blocks: an unselected one may hold the CONNECT.
+        text = _Text(*survey(reader.items(), query), whole=query == _ANY)
+        items = reader.items(query.wants_block)
     empty = True
-    for ref, item in reader.items(query.wants_block):
-        empty = False
-        for statement in text.begin(ref):
+    for ref, item in items:
+        for statement in text.begin(ref, item):
             out.write(statement.encode())
         for statement in text.statements(ref, item, query):
             out.write(statement.encode())
+        empty = False
     if empty:
         segment = next(iter(reader.segments()), None)
-        out.write("".join(text.recording(segment) if segment else [f"{FIRST_LINE}\n"]).encode())
+        head = text.recording(segment, segment.wall) if segment else [f"{FIRST_LINE}\n"]
+        out.write("".join(head).encode())
     return text.frames
 
 
 class _Text:
-    """A text being written.  numbered: write numbers of frames that are not the next ones."""
+    """A text being written.  whole: all items are, so numbers count."""
 
     def __init__(
-        self, connections: dict[ConnectionId, LabelledConnection], names: Names, *, numbered: bool
+        self, connections: dict[ConnectionId, LabelledConnection], names: Names, *, whole: bool
     ) -> None:
         self.frames = 0
         self._connections = connections
         self._names = names
-        self._numbered = numbered
+        self._numbered = whole
+        self._declares = not whole or any(
+            connection.padded or connection.conn != number
+            for number, connection in enumerate(connections.values(), 1)
+        )
         self._t = 0
         self._clocks: int | None = None  # the wall clock less the monotonic one
         self._conn = 0
         self._segments: dict[int, Segment] = {}  # the last one of each run
 
-    def begin(self, ref: BlockRef) -> Iterator[str]:
+    def begin(self, ref: BlockRef, item: Item) -> Iterator[str]:
         """Yield the statements before an item that come with its segment."""
         segment = ref.segment
         before = self._segments.get(segment.run)
@@ -167,28 +183,43 @@ class _Text:
         first = not self._segments
         self._segments[segment.run] = segment
         if first:
-            yield from self.recording(segment)
+            yield from self.recording(segment, item.t)
         elif before is None:
             yield from self._time(ref, ref.summary.mono0 + ref.summary.t_first)
             yield write("note", dump_members({"rules": segment.rules, "run": _described(segment)}))
         elif segment.rules != before.rules:
             yield write("note", dump_members({"rules": segment.rules}))
 
-    def recording(self, segment: Segment) -> Iterator[str]:
-        """Yield the beginning of a text."""
-        self._t, self._clocks = segment.mono, segment.wall - segment.mono
-        lines = [f"recorder: {dump_value(segment.recorder.hex())}", f"boot: {dump_value(segment.boot.hex())}"]
-        lines += [f"started: {dump_time(segment.wall)}", f"mono: {segment.mono}"]
-        if segment.seed is not None:
-            lines.append(f"seed: {segment.seed}")
+    def recording(self, segment: Segment, t: int) -> Iterator[str]:
+        """Yield the beginning of a text, whose first item has the time `t`."""
         yield f"{FIRST_LINE}\n"
-        yield write("recording", lines)
-        if segment.settings:
-            yield write("settings", dump_members(segment.settings))
+        lines = self._recording(segment, t)
+        if lines:
+            yield write("recording", lines)
+        settings = self._settings(segment)
+        if settings:
+            yield write("settings", dump_members(settings))
         if segment.rules is not None:
             yield write("rules", dump_payload(segment.rules.encode()))
         if self._names.by_value:
             yield write("names", dump_members({name: value for value, name in self._names.by_value.items()}))
+        if not self._declares and self._connections:
+            yield "\n"
+
+    def _recording(self, segment: Segment, t: int) -> list[str]:
+        """Begin the clocks; return the facts about the recording that are not the defaults."""
+        self._t, self._clocks = segment.mono, segment.wall - segment.mono
+        facts = {
+            "recorder": dump_value(segment.recorder.hex()) if any(segment.recorder) else "",
+            "boot": dump_value(segment.boot.hex()) if segment.boot else "",
+            "started": dump_time(segment.wall) if segment.wall else "",
+            "mono": f"{segment.mono or ''}",
+            "seed": "" if segment.seed is None else f"{segment.seed}",
+        }
+        return [f"{name}: {value}" for name, value in facts.items() if value]
+
+    def _settings(self, segment: Segment) -> dict[str, Any]:
+        return segment.settings
 
     def statements(self, ref: BlockRef, item: Item, query: Query) -> Iterator[str]:
         """Yield the statements of an item, as far as it matches a query."""
@@ -213,6 +244,8 @@ class _Text:
         if connection is None or connection.told:
             return
         connection.told = True
+        if not self._declares:
+            return
         lines = [] if connection.conn == self._conn + 1 else [f"id: {connection.conn}"]
         self._conn = connection.conn
         if connection.padded:
@@ -273,6 +306,29 @@ class _Text:
         values: dict[str, Any] = {"cause": one.cause, "flags": _flags(one.flags) or None, "extra": item.extra}
         found += dump_members({key: value for key, value in values.items() if value is not None})
         return [f"* {remark}" for remark in found]
+
+
+class _BriefText(_Text):
+    """A text of brief items: without what tells one recording from another but its time."""
+
+    def begin(self, ref: BlockRef, item: Item) -> Iterator[str]:
+        """Yield the beginning, once."""
+        if not self._segments:
+            self._segments[ref.segment.run] = ref.segment
+            yield from self.recording(ref.segment, item.t)
+
+    def _recording(self, segment: Segment, t: int) -> list[str]:
+        self._t, self._clocks = t, 0
+        return [f"started: {dump_time(t)}"] if t else []
+
+    def _settings(self, segment: Segment) -> dict[str, Any]:
+        options = segment.settings.get("cassette")
+        return {"cassette": options} if options else {}
+
+    def _time(self, ref: BlockRef, t: int) -> Iterator[str]:
+        if t != self._t:
+            yield f"@ {dump_offset(t - self._t)}\n"
+        self._t = t
 
 
 def _described(segment: Segment) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def replace(fresh: Path, path: Path) -> None:
         if _is_text(path):
             reader = open_capture(fresh)
             with output(path, reader, force=True) as out:
-                write_text(reader, out)
+                write_text(reader, out, brief=True)
             fresh.unlink()
         else:
             fresh.replace(path)

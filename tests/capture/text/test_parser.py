@@ -66,6 +66,15 @@ def test_line_ends_of_windows_and_comments_mean_nothing() -> None:
     assert items(text) == items(text.replace("\n", "\r\n"))
 
 
+def test_a_text_that_declares_no_connection_has_those_that_it_names() -> None:
+    first = f"{FIRST_LINE}\n"
+    found = items(first + "a > PING\nb > PING\na > PUB x\n")
+    assert [item.conn for item in found if isinstance(item, Frames)] == [1, 2, 1]
+    for line in ("opened\n", "a b > PING\n", "gap > PING\n", "recording > PING\n", "a\n"):
+        with pytest.raises(CaptureError, match="line 2"):
+            items(first + line)
+
+
 WRONG = {
     "a > PUB\n": (4, "PUB is followed by SUBJECT or SUBJECT REPLY"),
     "a > PUB x y z\n": (4, "PUB is followed by"),
@@ -82,6 +91,7 @@ WRONG = {
     "a > raw\n  \\ PING\\r\\nPING\\r\\n\n": (4, "2 frames, not one"),
     "a > raw\n  \\ PIN\n": (4, "not a NATS frame"),
     "a < INFO\n  \\ {\\r\\n}\n": (4, "one line"),
+    "a < INFO {}\n  | {}\n": (4, "on its line or below it"),
     "a ? PING\n": (4, "a connection is followed by one of > FRAME"),
     "b > PING\n": (4, "'b' is not a connection"),
     "connection a\n": (4, "connection a is already declared"),
@@ -194,7 +204,7 @@ def test_connections_have_labels_of_their_own(tmp_path: Path) -> None:
         scribe.frame(conn, conn, C2S, b'CONNECT {"name":"%b"}\r\n' % name.encode())
     out = io.BytesIO()
     write_text(open_capture(write(tmp_path / "x.ncap", scribe.items)), out)
-    labels = re.findall(r"(?m)^connection (.*)$", out.getvalue().decode())
+    labels = re.findall(r"(?m)^(.*) > CONNECT", out.getvalue().decode())
     assert labels == ["shop", "shop-2", "gap-2", "x-y", "conn-5", "connection-2"]
 
 

@@ -81,6 +81,13 @@ def test_golden_texts_stay_as_they_are(path: Path) -> None:
     assert text_of(open_capture(capture)) == path.read_text()
 
 
+def test_an_older_text_is_read() -> None:
+    """One with arguments below their line, and a declaration of each connection."""
+    old = Path(__file__).with_name("older.nats.txt")
+    capture = open_capture(RECORDINGS / "denied-v1.1.ncap")
+    assert list(one_by_one(open_capture(old).items())) == list(one_by_one(capture.items()))
+
+
 def test_each_scenario_has_its_golden_text() -> None:
     assert {path.stem.split("-")[0] for path in GOLDEN} == {
         path.name.removesuffix(".nats.txt") for path in RECORDINGS.glob("*.nats.txt")
