@@ -5,8 +5,6 @@ A flag wins over the ini file, and the marker over both; lists of options of the
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 from natsproxy.config.tls import UpstreamTls
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.option import NUMBER, TEXT, options_of, read_values, setting, settings_from, words
+from natsproxy.replay.cassette.file_names import safe_name
 from natsproxy.replay.cassette.modes import MODES
 from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, plain, read
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 FAILED: Final = "failed"
 FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}
 """The suffix of each form of cassettes."""
-_NAME: Final = 100  # characters of a file name, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +145,7 @@ def default_path(node: pytest.Item, form: str = "ncap", folder: str = "") -> Pat
     """
     classes = [str(one.name) for one in node.listchain() if isinstance(one, pytest.Class)]
     name = ".".join([*classes, node.name.replace("[", ".", 1).removesuffix("]")])
-    safe = re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII)
-    if safe != name or len(safe) > _NAME:
-        digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # two names may differ only in such characters
-        safe = f"{safe[:_NAME]}-{digest}"
+    safe = safe_name(name)
     where = node.path.parent / "cassettes"
     if folder:
         root = node.config.rootpath

@@ -17,6 +17,8 @@ from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.replay_to_client import report_cassette, say_added
+from natsproxy.cli.scoped_run import ScopedRun
+from natsproxy.cli.scopes import ScopeOptions, scope_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
@@ -52,6 +54,7 @@ def cassette() -> None:
 @click.option(
     "--timeout", type=Seconds(), default="600", show_default=True, help="Stop the program after this time."
 )
+@scope_options
 @match_options
 @tls_options(listen=True)
 @click.argument("capture", type=FilePath())
@@ -65,12 +68,15 @@ def run(
     capture: Path,
     command: tuple[str, ...],
     options: Given,
+    scope: ScopeOptions,
     tls: dict[str, Any],
 ) -> None:
     """Run a program against a capture.
 
     COMMAND gets in NATS_URL the address of a server that plays CAPTURE, or records it, according to --mode.
     A CAPTURE whose name ends in .txt is recorded as a text.
+    With a scope CAPTURE is a folder: a program that runs many tests plays NAME.ncap of it in each; it gets in
+    NATS_CASSETTE_ADMIN the URL at which it chooses.
     Identifiers and times that it makes up may differ from run to run.  The report on stderr names them, and
     ends with the first cause of a failure.
 
@@ -80,6 +86,7 @@ def run(
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
     natsproxy cassette run --mode once --upstream nats://127.0.0.1:4222 orders.ncap -- node app.js
+    natsproxy cassette run --admin 127.0.0.1:0 cassettes/ -- node --test
     natsproxy cassette run --ignore-json 'orders.> /ts' --like-headers X-Id orders.ncap -- ./app
     """
     outcome = _Outcome()
@@ -93,6 +100,10 @@ def run(
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
     server = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
+    if scope:
+        known = parse_mode(mode)
+        scoped = ScopedRun(capture, known, ends, options, strict, scope, list(command), timeout)
+        raise SystemExit(scoped.run())
     if plays(capture, parse_mode(mode)):
         tell_continuation(capture)
     stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, list(command), timeout))

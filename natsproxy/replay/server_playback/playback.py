@@ -45,7 +45,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 Unrecorded = Literal["error", "ignore", "pass", "record"]
-_DEFAULT_INFO: Final = (
+DEFAULT_INFO: Final = (
     b'{"server_id":"NATSPROXY","server_name":"natsproxy","version":"2.15.1","proto":1,"host":"127.0.0.1",'
     b'"port":4222,"headers":true,"max_payload":1048576,"jetstream":true}'
 )
@@ -115,7 +115,7 @@ class ServerPlayback:
     def opened(self, client_id: int, address: tuple[str, int]) -> list[Action]:
         """Take a new client in; address: our listening address, for INFO."""
         self._clients[client_id] = Client(client_id)
-        args = self.recording.info or _DEFAULT_INFO
+        args = self.recording.info or DEFAULT_INFO
         shown = info.rewrite_info(
             args, remove=_NOT_OURS, set={"host": address[0], "port": address[1], "client_id": client_id}
         )
