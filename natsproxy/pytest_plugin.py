@@ -11,8 +11,8 @@ The verdict on a test
 1. After its body has passed, a barrier ensures that every frame it sent was compared; frames that were never
    recorded fail the test there.  Frames that a fixture sends later are judged at teardown.  Where the body
    failed, the message begins with these frames, since their answers were errors.
-2. Recorded publishes that no client sent fail the test, too, with `--nats-strict` all recorded frames, with
-   `--nats-no-strict` none.  Frames that are allowed to be absent are named at the end of the run.
+2. Recorded frames that no client sent fail the test, too: by default those that change something, with
+   `--nats-strict` all, with `--nats-no-strict` none.  The others are named at the end of the run.
 3. A failure has a section: path, mode, seed, learned values, faults and the last frames.
 4. A recording is kept if its test passed.
 All of this travels in reports, so pytest-xdist, which runs tests in workers, shows the same.

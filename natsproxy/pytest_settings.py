@@ -56,7 +56,11 @@ def add_options(parser: pytest.Parser) -> None:
         group.addoption(f"--nats-{option.name}", choices=choices, default=None, help=option.help + default)
         parser.addini(f"nats_{option.key}", option.help, default=option.default or "")
     for name, value, text in (
-        ("strict", True, "Fail if any recorded frame was not used; without it, if a publish was not sent."),
+        (
+            "strict",
+            True,
+            "Fail if any recorded frame was not used; without it, reads and pulls may be left out.",
+        ),
         ("no-strict", False, "Pass whatever recorded frames were not used."),
     ):
         group.addoption(f"--nats-{name}", dest="nats_strict", action="store_const", const=value, help=text)

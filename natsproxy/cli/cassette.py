@@ -49,7 +49,7 @@ def cassette() -> None:
 @click.option(
     "--strict/--no-strict",
     default=None,
-    help="Fail if any recorded frame was not used, or for none; default: if a recorded publish was not sent.",
+    help="Fail if any recorded frame was not used, or for none; default: reads and pulls may be left out.",
 )
 @click.option(
     "--timeout", type=Seconds(), default="600", show_default=True, help="Stop the program after this time."
@@ -81,7 +81,7 @@ def run(
     ends with the first cause of a failure.
 
     Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded, or left out
-    recorded publishes; 2 could not run.  If the program fails, CAPTURE stays unchanged.
+    recorded ones; 2 could not run.  If the program fails, CAPTURE stays unchanged.
 
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/

@@ -57,7 +57,7 @@ class cassette(ProxyHarness):
     patterns to functions that read a payload, or to pairs that write it too.  A recording keeps all but the
     functions and commands.  Also those of TLS, as flags of `natsproxy run`: `upstream_tls_ca="ca.pem"`.
 
-    The end raises CassetteMismatch for frames never recorded, and for recorded publishes that no client sent
+    The end raises CassetteMismatch for frames never recorded, and for recorded ones that must not be left out
     (strict=True: for any recorded frame, strict=False: for none).  If the block raises, no recording is kept.
     Raises CaptureError and ConfigError when it cannot start.
     """

@@ -45,17 +45,22 @@ def test_exit_codes_and_sentences(arguments: list[str], code: int, expected: str
 
 
 FORGETS = [
-    (*hello(1, "a"), (1, ">", b"SUB x 1\r\nPUB $JS.API.STREAM.DELETE.S _INBOX.1 0\r\n\r\n")),
+    (*hello(1, "a"), (1, ">", b"PUB $JS.API.STREAM.INFO.S _INBOX.1 0\r\n\r\n")),
     (*hello(1, "a"), (1, ">", b"PUB x 1\r\n1\r\nPUB x 1\r\n2\r\n")),
 ]
-"""Recordings of programs that subscribe, and that publish."""
+"""Recordings of programs that ask, and that publish."""
 
 
 @pytest.mark.parametrize(
     ("lines", "flags", "code", "last"),
     [
         (FORGETS[0], [], 0, None),
-        (FORGETS[0], ["--strict"], 1, "no client sent SUB x, and 1 more (--no-strict allows that)"),
+        (
+            FORGETS[0],
+            ["--strict"],
+            1,
+            "no client sent PUB $JS.API.STREAM.INFO.S reply _INBOX.1 '' (--no-strict allows that)",
+        ),
         (FORGETS[1], [], 1, "no client sent PUB x '1', and 1 more (--no-strict allows that)"),
         (FORGETS[1], ["--no-strict"], 0, None),
     ],

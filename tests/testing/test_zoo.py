@@ -17,6 +17,7 @@ from natsproxy.capture.text.writer import write_text
 from natsproxy.protocol import headers
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.exchanges import key_of
+from natsproxy.replay.conversation.frame_kind import is_required
 from natsproxy.replay.server_playback.advice import Advice
 from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.replay.server_playback.playback import ServerPlayback
@@ -238,6 +239,24 @@ def test_a_forgotten_publish_is_named(name: str, folder: File, played: dict[str,
         if not repeated:
             machine = retell(name, folder, [*told[:at], *told[at + 1 :]])
             assert key_of(frame) in {one.key for one in machine.unused()}, frame.raw
+
+
+@pytest.mark.parametrize("most", [20, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_forgotten_ack_or_change_is_an_error(
+    name: str, most: int, folder: File, played: dict[str, Played]
+) -> None:
+    """An ack, a STREAM.DELETE: what JetStream is told and nobody publishes."""
+    told = _one(name, played).told
+    places = []
+    for at, (_, data) in enumerate(told):
+        (frame,) = frames(data, C2S)
+        if frame.subject.startswith(b"$JS.") and is_required(frame):
+            places.append(at)
+    for at in places[:: -(-len(places) // most)] if places else ():
+        machine = retell(name, folder, [*told[:at], *told[at + 1 :]])
+        machine.tick(10**15)  # redeliveries come by time
+        assert machine.omitted(), told[at][1]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

@@ -34,8 +34,6 @@ from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.server import CassetteServer
-from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Op
 
 _DIAL_SECONDS: Final = 5.0
 
@@ -76,23 +74,19 @@ class CassetteUse:
     def missed(self, strict: bool | None = None) -> list[RecordedExchange]:
         """Return the recorded client frames without which a use has failed.
 
-        strict: True for all kinds, False for none; None for publishes, other than requests and acks of
-        JetStream, and for none while new episodes are added: the program has changed.
+        strict: True for all kinds, False for none; None for those that a program must send, and for none
+        while new episodes are added: the program has changed.
         """
         if self.played is None or strict is False:
             return []
         if strict:
             return self.played.unused()
         growing = self.played.machine.new_episodes is not None
-        return [] if growing else [one for one in self.played.unused() if _is_publish(one.frame)]
+        return [] if growing else self.played.machine.omitted()
 
     def discard(self) -> None:
         """Keep nothing of this use: the capture stays as it was."""
         self.discarded = True
-
-
-def _is_publish(frame: Frame) -> bool:
-    return frame.op is not Op.SUB and not frame.subject.startswith((b"$JS.", b"$SRV."))
 
 
 def parse_mode(text: str) -> Mode:

@@ -1,12 +1,15 @@
-"""Client frames that ask and change nothing, which a program may send more or less often than recorded.
+"""The kinds of client frames: those that ask and change nothing may come more or less often than recorded.
 
 - READ: a request for information or for a stored message, and service discovery.
 - PULL: a pull request.  It changes nothing as long as no message is there.
 - INBOX: a subscription to an inbox, which belongs to the request that names the inbox.
-- OPTIONAL: timing decides if a client sends it: UNSUB and answers to flow control.
+- OPTIONAL: timing decides if a client sends it: UNSUB, answers to flow control, acks that say "in progress".
 
-Every other frame is a CHANGE.  `DeliveryRequest` is the meaning of a pull request, or of the creation of a
-push consumer with heartbeats: the server sends statuses for it at times that the request itself sets.
+Every other frame is a CHANGE: publishes, answers, acks, subscriptions, and calls of the JetStream API that
+change something.  A program must not leave one out (`is_required`).
+
+`DeliveryRequest` is the meaning of a pull request, or of the creation of a push consumer with heartbeats: the
+server sends statuses for it at times that the request itself sets.
 """
 
 from __future__ import annotations
@@ -15,7 +18,17 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Literal, NamedTuple
 
-from natsproxy.protocol.jetstream import ApiCall, members, number, parse_ack, parse_api, pull_request
+from natsproxy.protocol.jetstream import (
+    ACK_PREFIX,
+    AckKind,
+    ApiCall,
+    ack_kind,
+    members,
+    number,
+    parse_ack,
+    parse_api,
+    pull_request,
+)
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.identifier_map import INBOX
 from natsproxy.wire.frames import Frame
@@ -72,7 +85,7 @@ POLLS: Final = (FrameKind.READ, FrameKind.PULL)
 def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> FrameKind:
     """Return the kind of a client frame; publishes on the subjects of `repeat` are taken for reads."""
     subject = frame.subject
-    if frame.op == Op.UNSUB or subject.startswith(_FLOW_CONTROL):
+    if frame.op == Op.UNSUB or subject.startswith(_FLOW_CONTROL) or _is_progress(frame):
         return FrameKind.OPTIONAL
     if repeat and frame.op != Op.SUB and any(matches(pattern, subject) for pattern in repeat):
         return FrameKind.READ
@@ -90,6 +103,18 @@ def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> FrameKind:
     return (
         FrameKind.PULL if call.verb == _PULL else FrameKind.READ if call.verb in _READS else FrameKind.CHANGE
     )
+
+
+def is_required(frame: Frame) -> bool:
+    """Tell whether a program that leaves a recorded frame out has changed (whatever `repeat` says)."""
+    return kind_of(frame) is FrameKind.CHANGE
+
+
+def _is_progress(frame: Frame) -> bool:
+    """Tell whether a frame asks for more time with a message, as a timer of the client does."""
+    if frame.reply or not frame.subject.startswith(ACK_PREFIX):
+        return False
+    return ack_kind(frame.body) is AckKind.PROGRESS
 
 
 class DeliveryRequest(NamedTuple):

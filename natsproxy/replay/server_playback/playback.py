@@ -20,8 +20,9 @@ from typing import Final, Literal
 
 from natsproxy.protocol import info
 from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.replay.conversation.exchanges import RecordedExchange, standalone
-from natsproxy.replay.conversation.frame_kind import FrameKind
+from natsproxy.replay.conversation.frame_kind import FrameKind, is_required
 from natsproxy.replay.conversation.identifier_map import IdentifierMap
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
@@ -243,6 +244,25 @@ class ServerPlayback:
         ]
         return sorted(left, key=lambda one: one.seq)
 
+    def omitted(self) -> list[RecordedExchange]:
+        """Return the unused frames that a program must send, in order (`is_required`).
+
+        Nobody acknowledges a redelivery that has not come: it comes by time, and the program may have ended.
+        """
+        coming = {
+            pending.effect.frame.reply
+            for connection in self.progress.connections.values()
+            for queue in connection.queues.values()
+            for pending in queue
+            if pending.effect.frame is not None
+        }
+        return [
+            one
+            for one in self.unused()
+            if is_required(one.frame)
+            and not (one.frame.subject in coming and _is_redelivery(one.frame.subject))
+        ]
+
     # -- one frame
 
     def _on_frame(self, client: Client, frame: Frame, now: int) -> list[Action]:
@@ -324,6 +344,11 @@ class ServerPlayback:
         if not self.progress.has_room:
             actions += self._requests.end_no_wait()
         return actions
+
+
+def _is_redelivery(subject: bytes) -> bool:
+    ack = parse_ack(subject)
+    return ack is not None and ack.delivered > 1
 
 
 def _pong(client: Client) -> Action:
