@@ -101,7 +101,7 @@ class RecordedConnection:
     """A connection of the capture, as far as it was read.
 
     first_seq, last_seq: seq of its CONNECT and of its last client frame.  top_sid: the greatest sid.  shares:
-    the pull consumers and queue groups that it takes messages from.
+    the pull consumers and queue groups that it takes messages from; groups: the latter by sid.
     """
 
     conn: ConnectionId
@@ -110,6 +110,7 @@ class RecordedConnection:
     last_seq: int = -1
     top_sid: int = 0
     shares: BoundedDict[Share, None] = field(default_factory=BoundedDict)
+    groups: BoundedDict[bytes, Share] = field(default_factory=BoundedDict)
 
     @property
     def name(self) -> str:

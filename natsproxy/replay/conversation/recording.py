@@ -129,6 +129,8 @@ class Recording:
         share = share_of(step.frame, kind)
         if share is not None:
             connection.shares[share] = None
+            if step.frame.op == Op.SUB:
+                connection.groups[step.frame.sid] = share
         exchange = RecordedExchange(step.seq, step.conn, step.t, standalone(step.frame), kind)
         self._exchanges[step.seq] = exchange
         self._times[step.seq] = step.t

@@ -37,9 +37,12 @@ class Client:
     subscription, by sid.
 
     What it plays: playing: its recorded connection.  sids: live sid to recorded sid.  held: frames that wait
-    until it plays one.  history: its first frames; used, learned: the exchanges that they matched, and the
-    identifiers that they taught.  committed: a frame was sent because of it, so it cannot play another
-    connection.
+    until it plays one.  history: its first frames; used, learned: the exchanges that they matched with what
+    waited for those, and the identifiers that they taught.  committed: more than answers to READs was sent
+    because of it, so it cannot play another connection.
+
+    What it did: fed: the time at which a pull of it got a message (ns).  changes: the number of CHANGEs that
+    it made; asked: the same, when it polled last, by key.
 
     passed: the real server has frames of it.  unpassed: what the real server would need for each of its
     subscriptions, by sid.
@@ -59,6 +62,7 @@ class Client:
     history: list[Frame] = field(default_factory=list)
     used: list[Used] = field(default_factory=list)
     learned: LearnedPairs = field(default_factory=LearnedPairs)
+    fed: int = 0
     changes: int = 0
     asked: BoundedDict[Key, int] = field(default_factory=BoundedDict)
     committed: bool = False
@@ -158,4 +162,4 @@ class Client:
             self.sids[frame.sid] = recorded.sid
             group = share_of(recorded, exchange.kind)
             if group is not None:
-                self.groups[frame.sid] = self.playing.groups[recorded.sid] = group
+                self.groups[frame.sid] = group

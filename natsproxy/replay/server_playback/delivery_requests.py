@@ -143,14 +143,14 @@ class DeliveryRequests(EffectSource):
         """Return the pull request that the next message of a consumer goes to.
 
         sid: the recorded subscription that got it.  While the live one listens, the message is for its pulls;
-        of a client that has left, any other one's that asks gets it.
+        where its client gives them away, for those of any other one.
         """
         live = connection.sids.get(sid)
         requests = [one for one in self.pulls.get((connection.conn, consumer), []) if one.listens]
         own = [one for one in requests if one.sid == live]
         if own or (requests and live in requests[0].client.subs):
             requests = own
-        elif connection.left:
+        elif connection.gives_away:
             requests = [
                 one
                 for (_, pulled), others in self.pulls.items()
@@ -164,6 +164,7 @@ class DeliveryRequests(EffectSource):
         """Note that a message went to a pull request."""
         assert pull.left is not None
         pull.left -= 1
+        pull.client.fed = now
         pull.open = pull.left > 0
         if pull.open and pull.request.no_wait:  # now that it has some, it waits for no more
             self._no_wait.append(pull)

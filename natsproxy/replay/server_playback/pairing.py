@@ -257,9 +257,10 @@ class Pairing:
             there.add(None)  # it has sent nothing yet
         any_client = "client" not in self._matcher.options.match_on
         for other in self._progress.connections.values():
-            shared = other.shares_with(playing)
-            alike = other is not playing and (shared or other.name == playing.name)
-            if alike and (any_client or other.client_id in there or (shared and other.left)):
+            present = any_client or other.client_id in there
+            named = present and other.name == playing.name
+            gone = other.left or other.gives_away
+            if other is not playing and (named or ((present or gone) and other.shares_with(playing))):
                 yield other
 
     # -- use

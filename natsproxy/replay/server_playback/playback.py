@@ -41,6 +41,7 @@ from natsproxy.replay.server_playback.progress import WINDOW, Progress
 from natsproxy.replay.server_playback.recorded_effects import RecordedEffects
 from natsproxy.replay.server_playback.refusals import Refusals
 from natsproxy.replay.server_playback.repeated_polls import RepeatedPolls
+from natsproxy.replay.server_playback.shared_work import SharedWork
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
@@ -100,7 +101,8 @@ class ServerPlayback:
         self._refusals = Refusals(self.progress, self.matcher, self._clients)
         self._live: LiveServer | None = None
         self.new_episodes: NewEpisodes | None = None
-        self._sources: list[EffectSource] = [self._requests, self._effects, polls]
+        shared = SharedWork(self.progress, self._clients, self._effects)
+        self._sources: list[EffectSource] = [self._requests, self._effects, polls, shared]
         self._unrecorded: list[EffectSource] = []
         if unrecorded == "error":
             self._unrecorded.append(self._refusals)

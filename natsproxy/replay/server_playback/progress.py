@@ -22,7 +22,7 @@ from natsproxy.replay.conversation.exchanges import (
     RecordedExchange,
     standalone,
 )
-from natsproxy.replay.conversation.frame_kind import POLLS, Consumer, FrameKind, Share
+from natsproxy.replay.conversation.frame_kind import POLLS, Consumer, FrameKind
 from natsproxy.replay.conversation.recording import Recording
 from natsproxy.replay.server_playback.played import LastWrites, PlayedPoll, PlayedPolls, RecentExchanges
 from natsproxy.wire.frames import Frame
@@ -85,7 +85,7 @@ class ConnectionProgress:
     unused: its exchanges that no live frame has matched.  queues: its effects in the order in which they must
     be sent, by `queue_key`.  waiting: keys of queues that wait, by what they wait for.  client_id: None for
     nobody.  sids: recorded sid to live sid; ended_sids: those of the last subscriptions that ended.
-    left: that client is gone.  groups: the queue groups of its subscriptions, by recorded sid.
+    left: that client is gone.  gives_away: other clients may have the messages that it could pull.
     unused_changes, unsent: the number of CHANGE exchanges, and of awaited effects, that are left.
     changes: the former, by seq, in order; acks are not among them.
     """
@@ -96,7 +96,7 @@ class ConnectionProgress:
     waiting: dict[AwaitedBy, dict[QueueKey, None]] = field(default_factory=dict)
     client_id: int | None = None
     left: bool = False
-    groups: BoundedDict[bytes, Share] = field(default_factory=BoundedDict)
+    gives_away: bool = False
     sids: dict[bytes, bytes] = field(default_factory=dict)
     ended_sids: BoundedDict[bytes, bytes] = field(default_factory=BoundedDict)
     unused_changes: int = 0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.replay.conversation.causes import Timing
 from natsproxy.replay.conversation.exchanges import END, QueueKey, RecordedConnection
@@ -33,6 +33,9 @@ from natsproxy.replay.server_playback.progress import (
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
+
+PATIENCE: Final = 2_000_000_000
+"""The time in ns for which a message waits for its own worker while another one could have it."""
 
 
 class _Target(NamedTuple):
@@ -76,7 +79,7 @@ class RecordedEffects(EffectSource):
         self._recorded_timing = recorded_timing
         self._codec_of = codec_of
         self._due: list[tuple[int, int, ConnectionProgress, QueueKey]] = []
-        self._left: list[ConnectionProgress] = []
+        self._giving: list[ConnectionProgress] = []
         self.handed_over: Counter[HandedOver] = Counter()
         self._ties = 0
 
@@ -92,7 +95,7 @@ class RecordedEffects(EffectSource):
             actions += self.arrived(playing, exchange.frame.sid, sent.now)
         elif sent.request is not None and sent.request.batch is not None:
             consumer = sent.request.consumer
-            for connection in (playing, *self._left):
+            for connection in (playing, *self._giving):
                 actions += self.arrived(connection, consumer, sent.now)
         actions += self.caused(sent.effects, sent.now)
         used = self._progress.connections[exchange.conn]  # that of another worker, perhaps
@@ -100,19 +103,18 @@ class RecordedEffects(EffectSource):
             actions += self.release(used, END, sent.now)
         return actions
 
-    def on_leave(self, client: Client, now: int) -> list[Action]:
-        """Leave the work of a consumer that it shared, and has not asked for, to the others."""
-        left = client.playing
+    def give_away(self, connection: ConnectionProgress, now: int) -> list[Action]:
+        """Give what a worker has not asked for to the others, now or when they ask."""
         actions: list[Action] = []
-        if left is None or not left.left or not left.unsent or not left.recorded.shares:
+        if not connection.unsent or not connection.recorded.shares:
             return actions
-        self._left.append(left)
-        for pull in [
-            one for queue in left.unused.by_key.values() for one in queue if one.kind is FrameKind.PULL
-        ]:
+        connection.gives_away = True
+        self._giving = [*(one for one in self._giving if one.unsent), connection]
+        unused = [one for queue in connection.unused.by_key.values() for one in queue]
+        for pull in (one for one in unused if one.kind is FrameKind.PULL):
             actions += self.caused(self._progress.use(pull, pull.frame, now), now)
-        for awaited in [one for one in left.waiting if isinstance(one, tuple)]:
-            actions += self.arrived(left, awaited, now)
+        for awaited in list(connection.waiting):
+            actions += self.arrived(connection, awaited, now)
         return actions
 
     def next_due(self) -> int | None:
@@ -154,13 +156,15 @@ class RecordedEffects(EffectSource):
             pending = queue[0]
             if pending.due is None:  # its causes have not happened, and those behind it keep their order
                 return actions
-            target = self._target(connection, pending)
+            target = self._target(connection, pending, now)
             if target is None:
-                connection.waiting.setdefault(_awaits(pending), {})[key] = None
+                waiting = connection.waiting.setdefault(_awaits(pending), {})
+                if key not in waiting and connection.client_id is None and _group(connection, pending):
+                    self._plan(max(now, pending.due) + PATIENCE, connection, key)
+                waiting[key] = None
                 return actions
             if pending.due > now:
-                self._ties += 1  # entries of one time keep their order, and connections are never compared
-                heapq.heappush(self._due, (pending.due, self._ties, connection, key))
+                self._plan(pending.due, connection, key)
                 return actions
             queue.popleft()
             actions += self._deliver(connection, pending, target, now)
@@ -171,17 +175,21 @@ class RecordedEffects(EffectSource):
             connection.queues.pop(key, None)
         return actions
 
+    def _plan(self, at: int, connection: ConnectionProgress, key: QueueKey) -> None:
+        self._ties += 1  # entries of one time keep their order, and connections are never compared
+        heapq.heappush(self._due, (at, self._ties, connection, key))
+
     # -- one effect
 
-    def _target(self, connection: ConnectionProgress, pending: PendingEffect) -> _Target | None:
+    def _target(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> _Target | None:
         """Return where an effect goes, None while it cannot; the end of a connection comes after all else."""
         effect, frame = pending.effect, pending.effect.frame
         if pending.to is not None:
             return _Target(*pending.to)
         client_id = connection.client_id
-        if client_id is None:
-            return None
         if frame is None:
+            if client_id is None:
+                return None
             last = not connection.unused_changes and connection.unsent == 1  # the end itself
             return _Target(client_id) if last else None
         if effect.pulled is not None:
@@ -190,13 +198,23 @@ class RecordedEffects(EffectSource):
                 return None
             share = None if pull.client.id == client_id else Share("consumer", *effect.pulled)
             return _Target(pull.client.id, pull.sid or b"", pull=pull, share=share)
-        group = connection.groups.get(frame.sid)
-        if group is not None and (connection.left or frame.sid not in connection.sids):
+        group = _group(connection, pending)
+        if group is not None and self._is_absent(connection, pending, now):
             member = self._member(group)
             if member is not None:
                 return member
+        if client_id is None:
+            return None
         sid = connection.live_sid(frame.sid) if frame.sid else b""
         return None if sid is None else _Target(client_id, sid)
+
+    def _is_absent(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> bool:
+        """Tell whether the subscription that got a message of a queue group is not there (any more)."""
+        assert pending.effect.frame is not None
+        sid = pending.effect.frame.sid
+        if connection.client_id is None:
+            return pending.due is not None and pending.due + PATIENCE <= now
+        return connection.left or (sid not in connection.sids and sid in connection.ended_sids)
 
     def _member(self, group: Share) -> _Target | None:
         """Return a subscription of a queue group."""
@@ -257,6 +275,11 @@ class RecordedEffects(EffectSource):
     def live(self, text: bytes) -> bytes:
         """Return a recorded subject or header block with the live values in it."""
         return live_text(self._identifiers, text) if len(text) >= SHORTEST else text
+
+
+def _group(connection: ConnectionProgress, pending: PendingEffect) -> Share | None:
+    frame = pending.effect.frame
+    return None if frame is None else connection.recorded.groups.get(frame.sid)
 
 
 def _awaits(pending: PendingEffect) -> AwaitedBy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from natsproxy.replay.server_playback.recorded_effects import PATIENCE
 from tests.replay.scripted import Line, hello
 from tests.replay.server_playback.playing import Play
 from tests.replay.server_playback.test_repeated_polls import ask
@@ -137,13 +138,18 @@ def result(n: int) -> bytes:
     return b"PUB done 1\r\n%d\r\nPUB $JS.ACK.S.C.1.%d.%d.99.0 4\r\n+ACK\r\n" % (n, n, n)
 
 
-def workers(*jobs: int) -> Play:
-    """Two workers of unlike names; jobs: the worker who got the first, second, ... job in the recording."""
+def _jobs(*jobs: int) -> list[Line]:
+    """Record two workers of unlike names; jobs: the worker who got the first, second, ... job."""
     lines: list[Line] = [*hello(1, "quick"), *hello(2, "slow")]
     lines += [(conn, ">", b"SUB in%d 1\r\n" % conn) for conn in (1, 2)]
     for n, conn in enumerate(jobs, 1):
         lines += [(conn, ">", pull(b"in%d" % conn)), (conn, "<", message(n)), (conn, ">", result(n))]
-    play = Play(lines)
+    return lines
+
+
+def workers(*jobs: int) -> Play:
+    """Let both workers come."""
+    play = Play(_jobs(*jobs))
     for live, name in ((1, "quick"), (2, "slow")):
         play.open(live, name)
         play.send(live, b"SUB in%d 1\r\n" % live)
@@ -189,6 +195,32 @@ def test_the_jobs_of_a_worker_that_left_go_to_whoever_asks() -> None:
             "1 messages of consumer C of S, recorded for client 'quick' (recorded connection 1), "
             "went to client 'slow' (recorded connection 2)"
         ]
+
+
+def test_what_a_worker_does_not_ask_for_goes_to_one_that_does_after_a_while() -> None:
+    for comes in (True, False):
+        lines = _jobs(1, 2, 1, 2)
+        play = Play(lines)
+        play.open(1, "quick")
+        play.send(1, b"SUB in1 1\r\n")
+        if comes:
+            play.open(2, "slow")
+            play.send(2, b"SUB in2 1\r\n")
+        for n in (1, 3):
+            assert play.send(1, pull(b"in1")) == message(n)
+            play.send(1, result(n))
+        assert play.send(1, pull(b"in1")) == b""
+        play.wait(PATIENCE - 1)
+        if comes:  # it was heard just now
+            assert play.send(2, pull(b"in2")) == message(2)
+        play.wait(1)
+        assert play.send(1, pull(b"in1")) == (b"" if comes else message(2))
+        if comes:
+            play.send(2, result(2))
+            play.wait(PATIENCE)
+            assert message(4) in play.got[1]
+            assert len(play.machine.handed_over) == 1
+        assert play.machine.mismatches == []
 
 
 def test_a_message_that_nobody_acknowledges_is_missed() -> None:
@@ -237,6 +269,22 @@ def test_the_messages_of_a_subscriber_that_left_go_to_the_others_of_its_group() 
         assert play.machine.done
         (line,) = play.machine.handed_over
         assert line.startswith("2 messages of queue group crew of work, recorded for client 'one'")
+
+
+def test_the_messages_of_a_member_that_never_comes_go_to_the_others_of_its_group() -> None:
+    lines: list[Line] = [*hello(1, "one"), *hello(2, "two"), *hello(3, "asker")]
+    lines += [(conn, ">", b"SUB work crew 1\r\n") for conn in (1, 2)]
+    lines += [(3, ">", b"PUB work 1\r\n1\r\n"), (1, "<", b"MSG work 1 1\r\n1\r\n")]
+    play = Play(lines)
+    for live, name in ((2, "two"), (3, "asker")):
+        play.open(live, name)
+    play.send(2, b"SUB work crew 1\r\n")
+    play.send(3, b"PUB work 1\r\n1\r\n")
+    play.wait(PATIENCE - 1)
+    assert play.got[2].count(b"MSG") == 0
+    play.wait(1)
+    assert play.got[2].count(b"MSG") == 1
+    assert play.machine.handed_over[0].startswith("1 messages of queue group crew of work")
 
 
 def test_the_other_group_on_a_subject_gets_nothing_more() -> None:
