@@ -271,7 +271,7 @@ class IdentifierMap:
         if recorded not in self._first:
             return " before"
         subject, body = self._first[recorded]
-        return f" before in {subject.decode(errors='replace')} {body.decode(errors='replace')!r}"
+        return f" before, in PUB {subject.decode(errors='replace')} {body.decode(errors='replace')!r}"
 
     # -- comparison
 
@@ -317,6 +317,8 @@ class IdentifierMap:
         if len(new.live) > _PLACES:  # a copy for each value has its price
             return True
         identifiers = whole and is_identifier_like(recorded) and is_identifier_like(live)
+        if recorded == live and not identifiers:
+            return self.same(recorded, new) or new.again
         tried = new.copy()
         agree = self.unify(recorded, live, tried, place)
         may_pair = whole and _RUN.fullmatch(recorded) is not None

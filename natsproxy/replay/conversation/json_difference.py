@@ -43,7 +43,14 @@ def _is_same_data(ours: Any, theirs: Any) -> bool:
     kind = type(ours)
     if kind is not type(theirs) or kind is dict or kind is list:
         return False
-    return bool(ours == theirs) and (kind is not str or len(ours) < SHORTEST_WORD)
+    if kind is str:
+        return len(ours) < SHORTEST_WORD and bool(ours == theirs)
+    return bool(ours == theirs) and not (kind is int and ours >= _IDENTIFIER)
+
+
+def _are_identifiers(ours: Any, theirs: Any) -> bool:
+    """Tell whether two values are numbers that may be identifiers."""
+    return type(ours) is int and type(theirs) is int and min(ours, theirs) >= _IDENTIFIER
 
 
 def _is_zero(value: Any) -> bool:
@@ -193,8 +200,9 @@ class JsonComparison:
         if not self._learns(path):
             return None
         place = pointer_text(path)
-        if isinstance(ours, str) and isinstance(theirs, str):
-            a, b = encoded(ours), encoded(theirs)
+        identifiers = _are_identifiers(ours, theirs)
+        if identifiers or (isinstance(ours, str) and isinstance(theirs, str)):
+            a, b = (encoded(str(one)) for one in (ours, theirs))
             if not self._identifiers.unify_ignored(a, b, self._new, place, whole=whole):
                 return self._difference(ours, theirs, path)
         elif type(ours) in _NUMBERS and type(theirs) in _NUMBERS:
@@ -225,6 +233,8 @@ class JsonComparison:
         return self._identifiers.unify(a, b, self._new, pointer_text(path), learn=self._learns(path))
 
     def _numbers(self, ours: float, theirs: float, path: Path) -> bool:
+        if _are_identifiers(ours, theirs) and (ours == theirs or self._learns(path)):
+            return self._identifiers.unify(b"%d" % ours, b"%d" % theirs, self._new, pointer_text(path))
         # Not equal to itself: NaN, which Python reads in JSON.
         if ours == theirs or (ours != ours and theirs != theirs):
             return True
@@ -234,8 +244,7 @@ class JsonComparison:
         if are_times(path[-1] if path else "", ours, theirs):
             self._new.learn_time(a, b, pointer_text(path))
             return True
-        whole = isinstance(ours, int) and isinstance(theirs, int) and min(ours, theirs) >= _IDENTIFIER
-        return whole and self._identifiers.unify(a, b, self._new, pointer_text(path))
+        return False
 
     def _learns(self, path: Path) -> bool:
         return self._defined or self._options.learns(self._subject, path=path)

@@ -167,7 +167,8 @@ class Matcher:
         found = found or self._bodies(recorded, live, new)
         if new.places:
             new.subject = pattern(recorded.subject, live.subject)
-        new.sent_in(live.subject, live.body)
+        if found is None:
+            new.sent_in(live.subject, live.body)
         return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: LearnedPairs) -> Difference | None:

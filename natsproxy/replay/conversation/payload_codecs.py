@@ -21,6 +21,7 @@ import shlex
 import shutil
 import subprocess
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from errno import ENOENT
@@ -28,7 +29,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from natsproxy.bounded import BoundedDict
 from natsproxy.capture.filter.filters import one_line, pattern
 from natsproxy.protocol.subjects import matches
 
@@ -37,7 +37,7 @@ LARGEST: Final = 1 << 20
 EXPANDED: Final = 8 << 20
 """Bytes that it may have when it is no longer compressed."""
 _SECONDS: Final = 5.0  # for one run of a command
-_RUNS: Final = 64  # results of commands that are kept
+_KEPT: Final = 32 << 20  # bytes of payloads and results of a command that are kept
 _GZIP: Final = 31  # zlib's number for its format
 
 
@@ -310,15 +310,17 @@ class _Command:
 
     def __init__(self, words: list[str]) -> None:
         self._words = words
-        self._known: BoundedDict[bytes, bytes | str] = BoundedDict()
+        self._known: OrderedDict[bytes, bytes | str] = OrderedDict()
+        self._size = 0
         self._hangs = False
 
     def __call__(self, body: bytes) -> bytes:
         found = self._known.get(body)
         if found is None:
             found = self._known[body] = self._run(body)
-            if len(self._known) > _RUNS:
-                self._known.popitem(last=False)
+            self._size += len(body) + len(found)
+            while self._size > _KEPT and len(self._known) > 1:
+                self._size -= sum(map(len, self._known.popitem(last=False)))
         if isinstance(found, str):
             raise ValueError(found)
         return found

@@ -42,6 +42,10 @@ def told(play: Play) -> str:
     return "\n".join(map(str, play.machine.mismatches))
 
 
+def number(value: str) -> bytes:
+    return encode.pub(b"a", b'{"id":%d,"n":1}' % (10**17 + int(value[:8], 16)))
+
+
 MSG_ID = "Nats-Msg-Id"
 PLACES: list[tuple[Any, dict[str, Any]]] = [
     (lambda value: header(MSG_ID, value), {}),
@@ -54,12 +58,13 @@ PLACES: list[tuple[Any, dict[str, Any]]] = [
     (lambda value: member("id", value), {"ignore_json": "/id"}),
     (lambda value: member("id", value), {"like_json": "/id"}),
     (lambda value: member("id", value), {"ignore_bodies": "a"}),
+    (number, {}),
+    (number, {"ignore_json": "/id"}),
+    (number, {"like_json": "/id"}),
+    (number, {"ignore_bodies": "a"}),
     (lambda value: encode.pub(b"a", b"id=" + value.encode()), {"ignore_bodies": "a"}),
 ]
-NAMES = [
-    f"{options or 'no option'} {sent('VALUE').partition(b'VALUE')[0].split()[-1]!r}"
-    for sent, options in PLACES
-]
+NAMES = [f"{options or 'no option'} {sent(R1).partition(b' ')[2][:60]!r}" for sent, options in PLACES]
 
 
 @pytest.mark.parametrize(("sent", "options"), PLACES, ids=NAMES)
@@ -137,12 +142,12 @@ def test_a_contradiction_names_the_values_and_the_publish_that_had_it_first() ->
         [header(MSG_ID, "m-7"), header(MSG_ID, "m-8")],
     )
     (mismatch,) = played(ours, theirs).machine.mismatches
-    note = "m-1 was recorded before in a 'x', where this run sent m-7"
+    note = "m-1 was recorded before, in PUB a 'x', where this run sent m-7"
     text = f"header Nats-Msg-Id: 'm-1' recorded, 'm-8' sent ({note})"
     assert text in str(mismatch)
     assert mismatch.summary.startswith(text)
     (mismatch,) = played([ours[0], header(MSG_ID, "m-2")], [theirs[0], theirs[0]]).machine.mismatches
-    assert "'m-2' recorded, 'm-7' sent (m-7 was sent before in a 'x', where m-1 was recorded)" in str(
+    assert "'m-2' recorded, 'm-7' sent (m-7 was sent before, in PUB a 'x', where m-1 was recorded)" in str(
         mismatch
     )
 
@@ -179,4 +184,4 @@ async def test_a_program_whose_deduplication_broke_fails(tmp_path: Path) -> None
             await run_program(program, server.url, "new")
         (mismatch,) = server.mismatches
         assert mismatch.difference.startswith("header Nats-Msg-Id: ")
-        assert "was recorded before in orders.new '1', where this run sent" in mismatch.difference
+        assert "was recorded before, in PUB orders.new '1', where this run sent" in mismatch.difference

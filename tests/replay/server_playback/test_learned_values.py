@@ -161,7 +161,7 @@ def test_another_orders_identifier_is_a_mismatch() -> None:
     play.send(1, pub("paid", f'{{"id":"{L2}","sum":5}}'))
     (mismatch,) = play.machine.mismatches
     first = f"""new '{{"id":"{L1[:33]}'"""
-    note = f"3f2504e0... was recorded before in {first}, where this run sent 9ac1b2d3..."
+    note = f"3f2504e0... was recorded before, in PUB {first}, where this run sent 9ac1b2d3..."
     assert f'/id: "{R1}" recorded, "{L2}" sent ({note})' in str(mismatch)
 
 
