@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from subprocess import CompletedProcess
 from typing import Any
 
 import click
@@ -16,6 +15,7 @@ from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath, tell_continuation
+from natsproxy.cli.program import run_program
 from natsproxy.cli.replay_to_client import report_cassette, say_added
 from natsproxy.cli.scoped_run import ScopedRun
 from natsproxy.cli.scopes import ScopeOptions, scope_options
@@ -26,6 +26,7 @@ from natsproxy.replay.cassette.modes import MODES
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import Given
 from natsproxy.replay.server_playback.mismatch import preview
+from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.replay.transport_proxy import client_url, inner_address, plain_upstream
 
 
@@ -81,7 +82,7 @@ def run(
     ends with the first cause of a failure.
 
     Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded, or left out
-    recorded ones; 2 could not run.  If the program fails, CAPTURE stays unchanged.
+    recorded ones, or did not end in time; 2 could not run.  If it fails, CAPTURE stays unchanged.
 
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
@@ -109,15 +110,17 @@ def run(
     stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, list(command), timeout))
     # Frames that a program did not send are no cause of its own failure, nor of its end before its time.
     missed = strict if outcome.code == 0 else False
-    wrong = outcome.cassette is not None and _report(capture, outcome.cassette, missed)
     if outcome.late:
-        raise ConfigError(f"{command[0]} did not end within {timeout:g} s")
+        click.echo(printable(f"{command[0]} did not end within {timeout:g} s"), err=True)
+    wrong = outcome.cassette is not None and _report(capture, outcome.cassette, outcome, missed)
+    if outcome.late:
+        raise SystemExit(Exit.FOUND_WRONG)
     if stopped or outcome.code is None:
         raise SystemExit(Exit.STOPPED)
     raise SystemExit(outcome.code or (Exit.FOUND_WRONG if wrong else Exit.OK))
 
 
-def _report(capture: Path, cassette: CassetteUse, strict: bool | None) -> bool:
+def _report(capture: Path, cassette: CassetteUse, outcome: _Outcome, strict: bool | None) -> bool:
     """Print the result of a cassette on stderr; return True if the program did not do as recorded."""
     if cassette.discarded:
         click.echo(f"{capture}: nothing was recorded, because the program failed", err=True)
@@ -126,11 +129,22 @@ def _report(capture: Path, cassette: CassetteUse, strict: bool | None) -> bool:
         return False
     report_cassette(cassette.played)
     missed = cassette.missed(strict)
-    if missed and not cassette.mismatched:
+    first = ""
+    if missed:
         more = f", and {len(missed) - 1} more" if len(missed) > 1 else ""
-        first = f"the first cause: no client sent {preview(missed[0].frame)}{more} (--no-strict allows that)"
-        click.echo(printable(first), err=True)
+        first = f"no client sent {preview(missed[0].frame)}{more} (--no-strict allows that)"
+    elif outcome.code != 0:
+        first = _awaited(cassette.played, late=outcome.late)
+    if first and not cassette.mismatched:
+        click.echo(printable(f"the first cause: {first}"), err=True)
     return cassette.mismatched or bool(missed)
+
+
+def _awaited(server: CassetteServer, *, late: bool) -> str:
+    """Return what a cassette waited for when its program failed or was ended; `""` for nothing."""
+    if server.unused():
+        return f"the cassette was waiting for {server.machine.waiting_for()}"
+    return "all that was recorded was played, and the program did not end" if late else ""
 
 
 class _Outcome:
@@ -163,12 +177,7 @@ async def _run(
         outcome.cassette = cassette
         environment = {**os.environ, "NATS_URL": url}
         with trio.move_on_after(limit) as scope:
-            try:
-                done: CompletedProcess[bytes] = await trio.run_process(command, env=environment, check=False)
-            except OSError as error:
-                raise ConfigError(f"cannot run {command[0]}: {error.strerror or error}") from None
-            # A program that a signal killed has the exit code that a shell gives it.
-            outcome.code = done.returncode if done.returncode >= 0 else 128 - done.returncode
+            outcome.code = await run_program(command, environment)
         if outcome.code != 0 and mode != "none":
             cassette.discard()
         outcome.late = scope.cancelled_caught

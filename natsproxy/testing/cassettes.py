@@ -119,6 +119,8 @@ class cassette(ProxyHarness):
             self.check()
         elif self.mismatches():
             error.add_note(self.complaint(ended=False))
+        elif awaited := self.waiting_for():
+            error.add_note(f"{self.path} was waiting for {awaited}")
 
     def close(self, *, keep: bool = True) -> None:
         """Stop without a check; idempotent.  keep: False discards the recording."""
@@ -156,6 +158,14 @@ class cassette(ProxyHarness):
         find = played.unused
         found = self._thread.call(find) if self._thread.running else find()
         return [preview(one.frame) for one in found]
+
+    def waiting_for(self) -> str:
+        """Return a phrase for the next recorded client frame, `""` when all were sent."""
+        played = None if self._use is None else self._use.played
+        if played is None or not self.unused():
+            return ""
+        find = played.machine.waiting_for
+        return self._thread.call(find) if self._thread.running else find()
 
     def _missed(self) -> list[RecordedExchange]:
         if self._use is None:
@@ -200,13 +210,16 @@ class cassette(ProxyHarness):
     def failure_report(self, count: int = 20) -> str:
         """Return the report for a failed test.
 
-        It has learned values, messages that clients shared, faults, firings, and the last `count` frames.
+        It has what the cassette waits for, learned values, messages that clients shared, faults, firings, and
+        the last `count` frames.
         """
         end = ", recording: kept only if the test passes" if self.recording else ""
         head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
         learned = [f"learned: {one}" for one in self.learned()[:_LEARNED]]
         shared = [f"shared: {one}" for one in self.shared()[:_LEARNED]]
-        return "\n".join([head, *learned, *shared, super().failure_report(count)])
+        awaited = "" if self.mismatches() else self.waiting_for()
+        waiting = [f"waiting for: {awaited}"] if awaited else []
+        return "\n".join([head, *waiting, *learned, *shared, super().failure_report(count)])
 
 
 async def _clients_left(used: CassetteUse) -> None:

@@ -33,7 +33,7 @@ def capture(tmp_path: Path) -> Path:
         (["--mode", "sometimes", "{x}", "--", "true"], 2, "one of none, once"),
         (["{x}.not", "--", "true"], 2, "there is no such cassette"),
         (["--mode", "all", "{x}", "--", "true"], 2, "name the upstream server"),
-        (["--timeout", "0.01", "{x}", "--", "sleep", "60"], 2, "sleep did not end within 0.01 s"),
+        (["--timeout", "0.01", "{x}", "--", "sleep", "60"], 1, "sleep did not end within 0.01 s"),
         (["{x}", "--", "sh", "-c", "exit 7"], 7, ""),
         (["{x}", "--", "true"], 0, ""),
     ],
@@ -89,14 +89,14 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("flags", "arguments", "code", "end"),
+    ("flags", "arguments", "code", "begin"),
     [
-        (["--timeout", "2"], [], 2, "Error: python did not end within 2 s\n"),
+        (["--timeout", "2"], [], 1, "python did not end within 2 s\n"),
         ([], ["interrupted"], 130, ""),
     ],
 )
 def test_the_first_cause_is_told_of_a_program_that_hangs_and_of_one_that_is_interrupted(
-    flags: list[str], arguments: list[str], code: int, end: str, tmp_path: Path, capture: Path
+    flags: list[str], arguments: list[str], code: int, begin: str, tmp_path: Path, capture: Path
 ) -> None:
     (tmp_path / "python").symlink_to(sys.executable)
     program = ["python", "-S", "-c", HANGS, *arguments]
@@ -108,7 +108,51 @@ def test_the_first_cause_is_told_of_a_program_that_hangs_and_of_one_that_is_inte
     )
     assert done.returncode == code
     cause = "the first cause: connection 1 sent a frame that was never recorded: PUB other ''\n"
-    assert done.stderr.decode() == f"{cause}  recorded on this subject: nothing\n{end}"
+    assert done.stderr.decode() == f"{begin}{cause}  recorded on this subject: nothing\n"
+
+
+WAITS: list[Line] = [*hello(1, "a"), (1, ">", b"PUB x 1\r\n1\r\nPUB x 1\r\n2\r\n")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "flags", "program", "code", "cause"),
+    [
+        (WAITS, ["--timeout", "0.5"], "sleep 60", 1, "PUB x '1' from client 'a'"),
+        (WAITS, [], "exit 7", 7, "PUB x '1' from client 'a'"),
+        (WAITS, ["--no-strict"], "exit 7", 7, "PUB x '1' from client 'a'"),
+        (WAITS, ["--no-strict"], "exit 0", 0, None),
+        (hello(1, "a"), ["--timeout", "0.5"], "sleep 60", 1, "all that was recorded was played"),
+        (hello(1, "a"), [], "exit 7", 7, None),
+    ],
+)
+def test_the_first_cause_is_what_the_recording_waited_for(
+    lines: list[Line], flags: list[str], program: str, code: int, cause: str | None, tmp_path: Path
+) -> None:
+    """Of a program that hangs or fails, where frames were left out and nothing else was wrong."""
+    capture = write(tmp_path / "x.ncap", lines)
+    done = CliRunner().invoke(main, ["cassette", "run", *flags, str(capture), "--", "sh", "-c", program])
+    assert done.exit_code == code
+    assert ("the first cause: " in done.output) == (cause is not None)
+    last = done.output.splitlines()[-1:]
+    assert cause is None or (last[0].startswith("the first cause: ") and cause in last[0])
+
+
+def test_the_children_of_a_program_that_hangs_end_too(tmp_path: Path, capture: Path) -> None:
+    """That of a shell, and one that ignores SIGTERM."""
+    stubborn = "import os, signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    script = (
+        f"sleep 60 & echo $! > {tmp_path}/a\n"
+        f"{sys.executable} -c '{stubborn}; open(sys.argv[1], \"w\").write(str(os.getpid())); time.sleep(60)'"
+        f" {tmp_path}/b &\nwait\n"
+    )
+    flags = ["--timeout", "2", str(capture)]
+    done = CliRunner().invoke(main, ["cassette", "run", *flags, "--", "sh", "-c", script])
+    assert done.exit_code == 1
+    pids = [(tmp_path / name).read_text().strip() for name in "ab"]
+    states = subprocess.run(
+        ["ps", "-o", "stat=", "-p", ",".join(pids)], capture_output=True, check=False, text=True
+    )
+    assert all(state.startswith("Z") for state in states.stdout.split())
 
 
 def _recorded_options(tmp_path: Path, *flags: str) -> object:

@@ -178,6 +178,26 @@ def test_a_publish_that_is_forgotten_fails_and_strict_wants_everything(tmp_path:
         pass
 
 
+def test_an_error_of_the_block_names_what_the_cassette_was_waiting_for(tmp_path: Path) -> None:
+    path, report = hand_made(tmp_path), ""
+
+    def fail(*, sends: bool) -> None:
+        nonlocal report
+        with cassette(path) as tape:
+            if sends:
+                asyncio.run(publish(tape.url, b"1"))
+                tape.barrier()
+            report = tape.failure_report()
+            raise RuntimeError("mine")
+
+    awaited = "SUB x from client 'a' (recorded connection 1) and 1 more"
+    for sends, expected in ((False, [f"{path} was waiting for {awaited}"]), (True, [])):
+        with pytest.raises(RuntimeError, match="mine") as caught:
+            fail(sends=sends)
+        assert getattr(caught.value, "__notes__", []) == expected
+        assert (f"\nwaiting for: {awaited}\n" in report) == (not sends)
+
+
 def test_an_error_of_the_block_comes_before_its_judgement(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="mine"), cassette(hand_made(tmp_path), strict=True):
         raise RuntimeError("mine")
