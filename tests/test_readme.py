@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import bcrypt
 import pytest
@@ -204,6 +206,33 @@ def test_the_image_in_the_place_of_toxiproxys() -> None:
     words = [word for text in words for word in tomllib.loads(f"words = [{text}]")["words"]]
     done = CliRunner().invoke(main, [*words, "-port=none"])
     assert "'none' is not a valid integer" in done.output
+
+
+def test_the_image_in_the_place_of_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It plays the only cassette of its folder, and is healthy while it does."""
+    image = (ROOT / "deploy" / "Dockerfile").read_text()
+    (text,) = re.findall(r"^FROM natsproxy AS cassette\n(?:.*\n)*?CMD (\[.*\])$", image, re.MULTILINE)
+    words: list[str] = tomllib.loads(f"words = {text}")["words"]
+    scribe = Scribe()
+    scribe.frame(0, 1, S2C, b'INFO {"server_id":"S","version":"2.15.1","headers":true} \r\n')
+    write(tmp_path / "orders.ncap", scribe.items)
+    monkeypatch.setenv("NATSPROXY_READY_FILE", str(tmp_path / "ready"))
+    places = {"/cassettes": str(tmp_path), "0.0.0.0:4222": "127.0.0.1:0", "0.0.0.0:8222": "127.0.0.1:0"}
+    command = [sys.executable, "-m", "natsproxy", *(places.get(word, word) for word in words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            said = process.stderr.readline()
+            found = re.fullmatch(r"playing \S+ on nats://\S+, scopes at (\S+)\n", said)
+            assert found, said
+            with urlopen(found[1], timeout=30) as answer:
+                assert json.load(answer)["cassette"] == str(tmp_path / "orders.ncap")
+            assert CliRunner().invoke(main, ["healthcheck"]).exit_code == 0
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert CliRunner().invoke(main, ["healthcheck"]).exit_code == 1
 
 
 def test_the_pod_opens_the_ports_that_it_listens_on() -> None:

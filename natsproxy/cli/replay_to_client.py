@@ -20,8 +20,11 @@ from natsproxy.cli.match_options import ignore_options, match_options
 from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath, tell_continuation
+from natsproxy.cli.scopes import ScopeOptions, scope_options
+from natsproxy.cli.stay import Stay
+from natsproxy.cli.supervision import kept_ready
 from natsproxy.config.settings import ProxySettings, legs
-from natsproxy.errors import Exit, NatsproxyError
+from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.printable import printable
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
@@ -67,7 +70,16 @@ _Entrance = Callable[[], AbstractAsyncContextManager[str]]
     show_default=True,
     help="End after this time without traffic.",
 )
-@click.option("--stay", is_flag=True, help="Serve until stopped, even after everything was played.")
+@click.option(
+    "--stay", is_flag=True, help="Serve until stopped; begin again when all clients have left, run after run."
+)
+@click.option(
+    "--ready-file",
+    type=FilePath(),
+    envvar="NATSPROXY_READY_FILE",
+    help="Touch this file while clients are served, for natsproxy healthcheck.",
+)
+@scope_options
 @match_options
 @report_options
 @ignore_options(subjects_alone=True)
@@ -78,6 +90,8 @@ def to_client(
     upstream: str | None,
     timeout: float,
     stay: bool,
+    ready_file: Path | None,
+    scope: ScopeOptions,
     record: Path | None,
     report: bool,
     ignore: Ignore,
@@ -91,15 +105,25 @@ def to_client(
     Identifiers and times that a program makes up may differ: they are learned, and the live ones come back.
 
     The command ends when everything was played and all clients have left, or after --timeout without traffic.
+    With --stay it begins again then, and reports each run; with a scope CAPTURE is a folder of cassettes.
     Exit code: 0 all as recorded (and the same, with --report), 1 clients sent frames that were not recorded,
     left some out, or the report differs, 2 could not run or no client connected.
 
     \b
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222 --report --json
+    natsproxy replay to-client . --stay --listen 127.0.0.1:4222 --admin 127.0.0.1:8222
     natsproxy replay to-client traffic.ncap --match-on subject,body --ignore-json 'orders.> /ts'
     natsproxy replay to-client traffic.ncap --unrecorded record --upstream nats://127.0.0.1:4223
     """
+    if stay:
+        if report:
+            raise ConfigError("--report compares one run with the capture: leave --stay out")
+        behind = parse_server(upstream, "--upstream") if upstream else None
+        ends = legs(tls, listen=parse_listener(listen), upstream=behind)
+        raise SystemExit(Stay(capture, ends, scope, options, record, ready_file, as_json, quiet).run())
+    if scope:
+        raise ConfigError("cassettes of a folder are played with --stay")
     tell_continuation(capture)
     found, stalled = None, ""
     behind = parse_server(upstream, "--upstream") if upstream else None
@@ -112,7 +136,7 @@ def to_client(
         server = CassetteServer(capture, listen=inner, upstream=plain, **options)
         entrance = partial(_entrance, server, observed, ends)
         try:
-            stopped = run_stoppable(partial(_serve, server, entrance, None if stay else timeout, quiet))
+            stopped = run_stoppable(partial(_serve, server, entrance, timeout, ready_file, quiet))
         except Stalled as error:
             if not server.accepted:  # nobody connected: that is "could not run", not a difference
                 raise
@@ -149,15 +173,15 @@ async def _entrance(server: CassetteServer, observed: Path | None, ends: ProxySe
             yield url
 
 
-async def _serve(server: CassetteServer, entrance: _Entrance, idle: float | None, quiet: bool) -> None:
-    """Play until all is done or nothing happened for `idle` seconds; None: until cancelled."""
+async def _serve(
+    server: CassetteServer, entrance: _Entrance, idle: float, ready: Path | None, quiet: bool
+) -> None:
+    """Play until all is done or nothing happened for `idle` seconds.  ready: a file to touch."""
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)
         failure: NatsproxyError | None = None
-        async with entrance() as url:
+        async with entrance() as url, kept_ready(ready):
             click.echo(f"playing {server.path} on {url}", err=True)
-            if idle is None:
-                await trio.sleep_forever()
 
             def progress(seconds: float) -> str:
                 played = server.machine.progress.played

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,8 +51,8 @@ class ScopeOptions:
         return bool(self.admin or self.first or self.by_name)
 
     def check(self, folder: Path) -> None:
-        """Raise ConfigError where `folder` is a file."""
-        if folder.exists() and not folder.is_dir():
+        """Raise ConfigError where a scope is chosen, and `folder` is a file."""
+        if self and folder.exists() and not folder.is_dir():
             given = "--admin" if self.admin else "--scope" if self.first else "--scope-by-name"
             variable = f" (or {SCOPE_VARIABLE})" if given == "--scope" else ""
             raise ConfigError(f"{given}{variable} chooses a cassette of a folder, and {folder} is a file")
@@ -98,16 +98,17 @@ def scope_options(command: Callable[..., None]) -> Callable[..., None]:
 class Verdicts:
     """Prints verdicts on stderr, and counts them.
 
-    shown: print those of scopes in which all was as recorded, too.
+    shown: print those of scopes in which all was as recorded, too.  title: begins a line, before the name.
     """
 
     shown: bool = True
+    title: str = "scope "
     scopes: int = 0
     wrong: int = 0
     clients: int = 0
+    frames: int = 0
     mismatches: int = 0
     unused: int = 0
-    added: int = field(default=0)
 
     def add(self, verdict: Verdict) -> None:
         """Count one, and print it."""
@@ -115,20 +116,20 @@ class Verdicts:
         self.wrong += not verdict.ok
         self.clients += verdict.clients
         self.mismatches += len(verdict.mismatches)
+        self.frames += verdict.frames
         self.unused += verdict.unused
-        self.added += verdict.added
-        for line in _lines(verdict) if self.shown or not verdict.ok or verdict.added else ():
+        for line in _lines(verdict, self.title) if self.shown or not verdict.ok or verdict.added else ():
             click.echo(printable(line, keep="\n"), err=True)
 
-    def total(self) -> str:
+    def total(self, unit: str = "scopes") -> str:
         """Return a sentence about all."""
         wrong = f", {self.wrong} of them not as recorded" if self.wrong else ""
-        return f"{self.scopes} scopes{wrong}"
+        return f"{self.scopes} {unit}{wrong}"
 
 
-def _lines(verdict: Verdict) -> list[str]:
+def _lines(verdict: Verdict, title: str) -> list[str]:
     """Return what is printed about a scope."""
-    name = f"scope {verdict.scope}"
+    name = f"{title}{verdict.scope}"
     lines = [f"{verdict.cassette}: {verdict.added} frames were added"] if verdict.added else []
     if verdict.ok:
         left = f", {verdict.unused} recorded frames not used" if verdict.unused else ""

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -131,6 +132,35 @@ class Supervision:
         self._stopping = True
         self._notifier.send(STOPPING=1)
         self.tell(log)
+
+
+@asynccontextmanager
+async def kept_ready(path: Path | None) -> AsyncIterator[None]:
+    """Touch a ready file while the block runs, None for none; it is removed then.  Raises ConfigError."""
+    if path is None:
+        yield
+        return
+
+    touch, remove = path.touch, partial(path.unlink, missing_ok=True)
+
+    async def keep() -> None:
+        while True:
+            await trio.sleep(BEAT)
+            with suppress(OSError):  # a full disk: the health check fails, and serving goes on
+                touch()
+
+    try:
+        touch()
+    except OSError as error:
+        raise ConfigError(f"cannot write the ready-file {path}: {error.strerror}") from None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep)
+            yield
+            nursery.cancel_scope.cancel()
+    finally:
+        with suppress(OSError):
+            remove()
 
 
 def _part(path: Path) -> Path:

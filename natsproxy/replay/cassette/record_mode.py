@@ -138,7 +138,7 @@ async def use(
             upstream=real_server,
             unrecorded="record" if real_server else "error",
         )
-        async with _play(server) as cassette_use:
+        async with play(server) as cassette_use:
             yield cassette_use
         return
     if upstream is None:
@@ -176,7 +176,8 @@ def _refuse_cut(path: Path) -> None:
 
 
 @asynccontextmanager
-async def _play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
+async def play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
+    """Play a server's cassette for the length of the block; then add to it what was new."""
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_serve, server)
         cassette_use = CassetteUse(server.address, server, None, server.options)

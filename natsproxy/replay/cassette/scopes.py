@@ -59,6 +59,15 @@ class ScopeError(NatsproxyError):
         self.known = known
 
 
+def only_one(folder: Path) -> str:
+    """Return the scope of the only cassette in a folder; "" for several, and where no name leads to it."""
+    found = [path for suffix in SUFFIXES[:2] for path in folder.glob(f"[!.]*{suffix}")]
+    if len(found) != 1:
+        return ""
+    name = found[0].name.removesuffix(".ncap").removesuffix(".nats.txt")
+    return name if cassette_of(folder, name) == found[0] else ""
+
+
 def cassette_of(folder: Path, name: str) -> Path:
     """Return the cassette of a scope: of `a/b` it is `folder/a/b.ncap`.  Raises ScopeError for a bad name."""
     parts = name.split("/")
@@ -77,14 +86,15 @@ def cassette_of(folder: Path, name: str) -> Path:
 class Verdict:
     """The result of a scope that has ended.
 
-    clients: those that connected.  mismatches: frames that were never recorded; missed: recorded ones that no
-    client sent, and should have; unused: all that no client sent.  recorded: it was recorded, and is kept.
-    added: frames that were added.  failure: the reason why it could not go on.
+    clients: those that connected.  frames: played ones.  mismatches: frames that were never recorded; missed:
+    recorded ones that no client sent, and should have; unused: all that no client sent.  recorded: it was
+    recorded, and is kept.  added: frames that were added.  failure: the reason why it could not go on.
     """
 
     scope: str
     cassette: Path
     clients: int = 0
+    frames: int = 0
     mismatches: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     unused: int = 0
@@ -104,6 +114,7 @@ class Verdict:
             "cassette": str(self.cassette),
             "ok": self.ok,
             "clients": self.clients,
+            "frames": self.frames,
             "mismatches": self.mismatches[:MOST_SHOWN],
             "missed": self.missed[:MOST_SHOWN],
             "unused": self.unused,
@@ -166,8 +177,10 @@ class _Scope:
         """Tell whether a client has played some of it, or tried to."""
         if self.played is None:
             return False
-        connections = self.played.machine.progress.connections.values()
-        return bool(self.played.mismatches) or any(one.client_id is not None for one in connections)
+        machine = self.played.machine
+        if machine.mismatches or (machine.new_episodes is not None and machine.new_episodes.additions):
+            return True
+        return any(one.client_id is not None for one in machine.progress.connections.values())
 
     def over(self) -> bool:
         """Tell whether no further client can have a part in it."""
@@ -182,6 +195,7 @@ class _Scope:
         verdict, use = self.verdict, self.use
         if use is None or use.played is None:
             return
+        verdict.frames = use.played.machine.progress.played
         verdict.mismatches = [str(one) for one in use.played.mismatches]
         verdict.unused = len(use.played.unused())
         if not verdict.mismatches:  # else those are the reason why it was not sent
@@ -296,7 +310,8 @@ class Scopes:
             else:
                 verdict.recorded = scope.use.recording and scope.keep and whole and not verdict.failure
                 verdict.added = scope.use.added
-                self._report(verdict)
+                if whole or verdict.failure or verdict.added or scope.begun():
+                    self._report(verdict)
             scope.ended.set()
 
     # -- clients
