@@ -52,6 +52,8 @@ BROKEN = [
     Change("raffle", "keeps a number that another one drew", "continue", "pass"),
     Change("raffle", "updates an earlier revision", "last=entry.revision", "last=entry.revision - 1"),
     Change("raffle", "draws one number less", "DRAWS = 3", "DRAWS = 2"),
+    Change("seats", "takes a lost update for a success", "continue", "taken += 1"),
+    Change("seats", "takes two seats at once", "- 1).encode()", "- 2).encode()"),
     Change("crew", "skips its acks", "await msg.ack()", "pass"),
     Change("crew", "sends jobs back", "msg.ack()", "msg.nak()"),
     Change("crew", "skips the ack of one job", "await msg.ack()", 'job["n"] == 5 or await msg.ack()'),

@@ -124,7 +124,7 @@ class LastWrites:
     """
 
     def __init__(self) -> None:
-        self._last: BoundedDict[bytes, tuple[int, ConnectionId]] = BoundedDict()
+        self._last: BoundedDict[bytes, int] = BoundedDict()
 
     def add(self, exchange: RecordedExchange) -> None:
         """Note a recorded frame that was used."""
@@ -135,16 +135,11 @@ class LastWrites:
             and not frame.subject.startswith((b"$JS.", INBOX))
             and not exchange.unstored
         ):
-            self._last[frame.subject] = exchange.seq, exchange.conn
+            self._last[frame.subject] = exchange.seq
 
     def shows_last(self, read: RecordedExchange) -> bool | None:
         """Tell whether a recorded read shows the last write; None where the writes do not tell."""
         last = self._last.get(read.reads)
         if last is None:
             return None
-        return True if last[0] == read.shows else None if last[0] < read.seq else False
-
-    def writer(self, subject: bytes) -> ConnectionId | None:
-        """Return the recorded connection that made the last write on a subject."""
-        last = self._last.get(subject)
-        return None if last is None else last[1]
+        return True if last == read.shows else None if last < read.seq else False

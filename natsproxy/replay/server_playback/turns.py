@@ -1,27 +1,33 @@
 """The turns of recorded polls: which of them may be answered to a client now.
 
 Polls may come more or less often than recorded, or at other times.  A client's own next one comes first, once
-the client has made all changes before it: clients that write one key in turns have a sequence of their own
-each, and what the others do meanwhile takes nothing from it.  But:
+the client has made all changes before it; what others do meanwhile takes nothing from it.  But:
 
-- A read that shows the last write on its subject is right, whatever else is left to do.  It passes an own
-  write there that is left only to show another own one.
+- A read of a subject that shows the last write there is right, whatever else is left to do.
 - A client that asks again without a change of its own waits for those of the others: else the answer would
   come from the future.
+- Reads for updates, as of compare-and-set loops, keep their order, whatever else happens: each leads to the
+  update that was recorded for it, which wins or loses as it did then, even where several tasks of one client
+  do that side by side.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
+from typing import Final
 
+from natsproxy.protocol import headers
 from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
 from natsproxy.replay.server_playback.client import Client
-from natsproxy.replay.server_playback.progress import ConnectionProgress, Progress
+from natsproxy.replay.server_playback.progress import Progress
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
+
+_EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
+_LAST: Final = 16  # writes on a subject and its like that are looked at
 
 
 class Turns:
@@ -34,6 +40,8 @@ class Turns:
     def is_due(self, client: Client, poll: RecordedExchange) -> bool:
         """Tell whether the answer to a poll is right now."""
         if poll.kind is FrameKind.READ:
+            if self._is_for_an_update(poll):
+                return True
             shown = self._progress.writes.shows_last(poll)
             if shown is not None:
                 return shown
@@ -61,14 +69,19 @@ class Turns:
             yield from itertools.takewhile(self.is_next, playing.unused.by_key.get(key_of(seen), ()))
             return
         for read in playing.unused.equal(seen, identifiers):
-            if self.is_due(client, read) and not self._passes_a_write(playing, read):
+            if self.is_due(client, read):
                 yield read
 
-    def _passes_a_write(self, playing: ConnectionProgress, read: RecordedExchange) -> bool:
-        """Tell whether a read that shows another client's write is behind an own one that is left."""
-        if not read.reads or self._progress.writes.writer(read.reads) == playing.conn:
+    def _is_for_an_update(self, read: RecordedExchange) -> bool:
+        """Tell whether its client has an update left of what it reads, one that wants no write in between."""
+        if not read.reads:
             return False
-        writes = playing.unused.by_key.get((Op.PUB, masked(read.reads)), ())
+        writes = self._progress.connections[read.conn].unused.by_key.get((Op.PUB, masked(read.reads)), ())
         return any(
-            one.frame.subject == read.reads and one.seq < read.seq for one in itertools.islice(writes, 16)
+            one.seq > read.seq and one.frame.subject == read.reads and _is_update(one.frame)
+            for one in itertools.islice(reversed(writes), _LAST)
         )
+
+
+def _is_update(frame: Frame) -> bool:
+    return frame.header_size > 0 and headers.get(frame.headers, _EXPECTED) is not None

@@ -16,9 +16,9 @@ def inbox(conn: int) -> bytes:
     return b"_INBOX.%b" % (b"%d" % conn * 22)
 
 
-def got(conn: int, seq: int) -> list[Line]:
-    """Return a read that shows a sequence, its value."""
-    reply, block = b"%b.g%d" % (inbox(conn), seq), b"NATS/1.0\r\nNats-Sequence: %d\r\n\r\n" % seq
+def got(conn: int, seq: int, at: bytes = b"") -> list[Line]:
+    """Return a read that shows a sequence, its value; at: makes its inbox its own."""
+    reply, block = b"%b.g%d%b" % (inbox(conn), seq, at), b"NATS/1.0\r\nNats-Sequence: %d\r\n\r\n" % seq
     answer = b"HMSG %b 1 %d %d\r\n%b%d\r\n" % (reply, len(block), len(block) + 1, block, seq)
     return [(conn, ">", ask(GET, reply)), (conn, "<", answer)]
 
@@ -102,6 +102,21 @@ def test_a_client_that_takes_a_lost_update_for_a_success_is_found_out() -> None:
     assert second.count() == "1 lost"
     assert [first.count(), first.count()] == ["1 stored", "2 lost"]
     assert [one.frame.subject for one in play.machine.unused() if b"KV.a" in one.frame.subject[:6]]
+
+
+def test_tasks_of_one_client_read_for_their_updates_in_the_recorded_order() -> None:
+    """One of them is ahead: it has updated before the other one reads."""
+    lines: list[Line] = [*hello(1, "a"), (1, ">", b"SUB %b.* 1\r\n" % inbox(1)), *updated(1, 0)]
+    lines += [line for n in (1, 2) for line in got(1, 1, b".task%d" % n)]
+    lines += [*updated(1, 1), *updated(1, 1, stored=False), *got(1, 2), *updated(1, 2)]
+    play = Play(lines)
+    play.open(1, "a")
+    play.send(1, b"SUB %b.* 1\r\n" % inbox(5))
+    client = Counter(play, 1)
+    client.first()
+    assert [client.count() for _ in range(3)] == ["1 stored", "1 lost", "2 stored"]
+    assert play.machine.mismatches == []
+    assert play.machine.done
 
 
 def test_a_client_that_only_waits_does_not_look_into_the_future() -> None:
