@@ -107,7 +107,7 @@ def test_a_client_that_takes_a_lost_update_for_a_success_is_found_out() -> None:
 def test_tasks_of_one_client_read_for_their_updates_in_the_recorded_order() -> None:
     """One of them is ahead: it has updated before the other one reads."""
     lines: list[Line] = [*hello(1, "a"), (1, ">", b"SUB %b.* 1\r\n" % inbox(1)), *updated(1, 0)]
-    lines += [line for n in (1, 2) for line in got(1, 1, b".task%d" % n)]
+    lines += [line for n in (1, 2) for line in got(1, 1, b"task%d" % n)]
     lines += [*updated(1, 1), *updated(1, 1, stored=False), *got(1, 2), *updated(1, 2)]
     play = Play(lines)
     play.open(1, "a")
