@@ -30,7 +30,7 @@ def update(seq: int, reply: bytes) -> bytes:
 
 def updated(conn: int, seq: int, *, stored: bool = True) -> list[Line]:
     """Return an update of what a sequence showed."""
-    reply = b"%b.u%d" % (inbox(conn), seq)
+    reply = b"%b.u%d%d" % (inbox(conn), seq, stored)
     answer = b'{"stream":"KV_a","seq":%d}' % (seq + 1)
     if not stored:
         answer = b'{"error":{"code":400,"err_code":10071,"description":"no"},"stream":"KV_a","seq":0}'
