@@ -253,7 +253,8 @@ class Matcher:
                 self._ignored_bodies(subject, ours, theirs, new)  # the function has said that they agree
                 return None
         if not self._all_bodies and self.options.ignores_body(subject):
-            return self._ignored_bodies(subject, ours, theirs, new)
+            found = self._ignored_bodies(subject, ours, theirs, new)
+            return found if "body" in self.options.match_on else None
         if isinstance(ours, bytes):
             found = self._texts(subject, ours, theirs, new)
         else:

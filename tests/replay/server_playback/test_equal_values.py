@@ -122,6 +122,13 @@ def test_a_place_that_is_not_learned_may_have_any_values(place: str) -> None:
     assert told(played(ours, theirs, {"learn_not": "/id", "ignore_json": "/id"})) == ""
 
 
+def test_a_part_that_does_not_count_may_have_any_values() -> None:
+    ours, theirs = ([member("id", one) for one in pair] for pair in ((R1, R1), (L1, L2)))
+    assert told(played(ours, theirs, {"match_on": "subject,headers"})) == ""
+    ours, theirs = ([header(MSG_ID, one) for one in pair] for pair in ((R1, R1), (L1, L2)))
+    assert told(played(ours, theirs, {"match_on": "subject,body"})) == ""
+
+
 def test_a_frame_that_is_repeated_may_have_a_new_identifier() -> None:
     live = [L1, L2, L2]
     assert told(played([header(MSG_ID, R1)], [header(MSG_ID, one) for one in live], repeat="a")) == ""
