@@ -39,6 +39,7 @@ from natsproxy.pytest_settings import (
     marked,
     mode_of,
     plugin_settings,
+    record_command,
     upstream_tls,
 )
 
@@ -54,13 +55,15 @@ _SHOWN: Final = 5  # unused frames of a test that the summary shows
 class _Use:
     """The tools of one run of a test.
 
-    judged: the number of mismatches that were reported.  passed: True if the test's body passed.
+    judged: the number of mismatches that were reported.  passed: True if the test's body passed.  complaint:
+    of the end of the test.
     """
 
     tape: cassette | None = None
     proxy: TestProxy | None = None
     judged: int = 0
     passed: bool = False
+    complaint: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
 
 
@@ -107,14 +110,15 @@ def nats_cassette(request: pytest.FixtureRequest, nats_scrub: Any) -> Iterator[c
         missing = path is not None and not path.exists() and not given.upstream
         pytest.fail(f"{problem}\n{_RECORD_HINT}" if missing else problem, pytrace=False)
     use.tape = tape
+    tape.record_anew = record_command(request.node, tape.in_force)
     yield tape
-    complaint = _close(use, tape)
+    use.complaint = _close(use, tape)
     if request.config.get_verbosity() > 0 and tape.learned():
         use.notes["learned"] = tape.learned()[:_SHOWN]
     if request.config.get_verbosity() > 0 and tape.shared():
         use.notes["shared"] = tape.shared()[:_SHOWN]
-    if complaint:
-        pytest.fail(complaint, pytrace=False)
+    if use.complaint:
+        pytest.fail(use.complaint, pytrace=False)
 
 
 def _close(use: _Use, tape: cassette) -> str:
@@ -218,12 +222,30 @@ def pytest_runtest_makereport(
     # Teardown closes the cassette, and keeps a recording only if the body passed.
     if report.when == "call":
         use.passed = report.passed
+    if use.tape is not None and use.passed:
+        report.natsproxy_holds = True  # type: ignore[attr-defined]
     if report.failed:
         tools = [tool for tool in (use.tape, use.proxy) if tool is not None]
         report.sections += [("natsproxy", tool.failure_report()) for tool in tools]
     if report.when == "teardown":
         report.natsproxy = use.notes  # type: ignore[attr-defined] # xdist sends plain data
+        if report.failed and call.excinfo is not None and _says(call.excinfo.value, use.complaint):
+            report.when = (
+                "call"  # what a test sent and left out is a failure of it, and no error of a fixture
+            )
     return report
+
+
+def _says(error: BaseException, complaint: str) -> bool:
+    return bool(complaint) and isinstance(error, pytest.fail.Exception) and error.msg == complaint
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Let a test with a cassette pass at its end: then it is known what it left out."""
+    if not getattr(report, "natsproxy_holds", False) or not report.passed or hasattr(report, "wasxfail"):
+        return None
+    return ("", "", "") if report.when == "call" else ("passed", ".", "PASSED")
 
 
 class _Summary:

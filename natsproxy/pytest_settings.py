@@ -5,6 +5,7 @@ A flag wins over the ini file, and the marker over both; lists of options of the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 
+from natsproxy.addresses import mask_addresses
 from natsproxy.config.tls import UpstreamTls
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.option import NUMBER, TEXT, options_of, read_values, setting, settings_from, words
 from natsproxy.replay.cassette.file_names import safe_name
 from natsproxy.replay.cassette.modes import MODES
-from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, plain, read
+from natsproxy.replay.cassette.record_anew import ANY_SERVER, option_flags, shell_line
+from natsproxy.replay.conversation.match_options import OPTIONS, Given, MatchOptions, combine, plain, read
 
 if TYPE_CHECKING:
     from natsproxy.option import Option
@@ -119,13 +122,15 @@ def upstream_tls(config: pytest.Config) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def _match_options(config: pytest.Config) -> Given:
-    """Return the options of the comparison that the ini file and flags give."""
+def _match_options(config: pytest.Config, *, flags: bool = True) -> Given:
+    """Return the options of the comparison that the ini file and, with `flags`, the command line give."""
     ini = {option.key: config.getini(f"nats_{option.key}") for option in OPTIONS}
-    flags = {option.name: config.getoption(f"nats_{option.key}") for option in OPTIONS}
     # Old pytests return "" or [] for what is not in the file.
     written = read({key: value for key, value in ini.items() if value not in (None, "", [])}, "nats_")
-    return combine(written, read(flags, "--nats-"))
+    if not flags:
+        return written
+    given = {option.name: config.getoption(f"nats_{option.key}") for option in OPTIONS}
+    return combine(written, read(given, "--nats-"))
 
 
 def mode_of(node: pytest.Item) -> str:
@@ -159,16 +164,16 @@ def default_path(node: pytest.Item, form: str = "ncap", folder: str = "") -> Pat
     return next((path for path in paths if path.exists()), paths[0])
 
 
-def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
+def marked(node: pytest.Item, *, flags: bool = True) -> tuple[Path, dict[str, Any]]:
     """Return the path and the other settings of a test, with those that its markers give.
 
-    The nearest marker wins; lists of options add up.
+    The nearest marker wins; lists of options add up.  flags: False leaves those of the command line out.
     """
     settings = plugin_settings(node.config)
     path = default_path(node, settings.cassette_format, settings.cassette_dir)
     strict = _given(node.config, "strict")
     strict = None if strict in ("", []) else strict  # old pytests return those for what is not in the file
-    options = _match_options(node.config)
+    options = _match_options(node.config, flags=flags)
     for marker in reversed(list(node.iter_markers("nats_cassette"))):
         given = dict(marker.kwargs)
         named = marker.args[0] if marker.args else given.pop("path", None)
@@ -178,3 +183,16 @@ def marked(node: pytest.Item) -> tuple[Path, dict[str, Any]]:
             raise NatsproxyError(f"nats_cassette takes a path and named options, not {marker.args[1]!r}")
         options = combine(options, read(given, "nats_cassette: "))
     return path, {"strict": strict, **plain(options)}
+
+
+def record_command(node: pytest.Item, options: MatchOptions) -> str:
+    """Return the command that records the cassette of one test anew.  options: those in force."""
+    config = node.config
+    _, *names = node.nodeid.split("::")
+    path = os.path.relpath(node.path, config.invocation_params.dir)  # a node id is relative to another folder
+    words = ["pytest", "::".join([path, *names]), "--nats-record=all"]
+    upstream = mask_addresses(config.getoption("nats_upstream") or "")
+    if upstream or not config.getini("nats_upstream"):
+        words.append(f"--nats-upstream={upstream or ANY_SERVER}")
+    _, lasting = marked(node, flags=False)
+    return shell_line([*words, *option_flags(options, lasting, "--nats-")])

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import trio
 
+from natsproxy.addresses import mask_addresses
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
@@ -23,8 +24,9 @@ from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
 from natsproxy.replay.cassette.modes import MODES
+from natsproxy.replay.cassette.record_anew import ANY_SERVER, option_flags, shell_line
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
-from natsproxy.replay.conversation.match_options import Given
+from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.replay.transport_proxy import client_url, inner_address, plain_upstream
@@ -90,7 +92,6 @@ def run(
     natsproxy cassette run --admin 127.0.0.1:0 cassettes/ -- node --test
     natsproxy cassette run --ignore-json 'orders.> /ts' --like-headers X-Id orders.ncap -- ./app
     """
-    outcome = _Outcome()
     # click leaves the `--` in, where options may not be interspersed.
     command = command[1:] if command[0] == "--" else command
     if command and command[0].startswith("-"):
@@ -99,6 +100,7 @@ def run(
         )
     if not command:
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
+    outcome = _Outcome(list(command), upstream)
     server = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
     if scope:
@@ -107,7 +109,7 @@ def run(
         raise SystemExit(scoped.run())
     if plays(capture, parse_mode(mode)):
         tell_continuation(capture)
-    stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, list(command), timeout))
+    stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, timeout))
     # Frames that a program did not send are no cause of its own failure, nor of its end before its time.
     missed = strict if outcome.code == 0 else False
     if outcome.late:
@@ -127,8 +129,11 @@ def _report(capture: Path, cassette: CassetteUse, outcome: _Outcome, strict: boo
     say_added(capture, cassette.added)
     if cassette.played is None:
         return False
-    report_cassette(cassette.played)
     missed = cassette.missed(strict)
+    if missed or cassette.mismatched:
+        again = outcome.record_command(capture, cassette.options)
+        click.echo(printable(f"to record it anew: {again}"), err=True)
+    report_cassette(cassette.played)
     first = ""
     if missed:
         more = f", and {len(missed) - 1} more" if len(missed) > 1 else ""
@@ -150,13 +155,21 @@ def _awaited(server: CassetteServer, *, late: bool) -> str:
 class _Outcome:
     """The exit code of the program (None: it did not end), and the cassette that it used.
 
-    late: it did not end in time.
+    command, upstream: as they were given.  late: it did not end in time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, command: list[str], upstream: str | None) -> None:
+        self.command = command
+        self.upstream = mask_addresses(upstream or ANY_SERVER)
         self.code: int | None = None
         self.late = False
         self.cassette: CassetteUse | None = None
+
+    def record_command(self, capture: Path, options: MatchOptions) -> str:
+        """Return the command that records the cassette anew."""
+        mode = ["--mode", "all", "--upstream", self.upstream]
+        flags = option_flags(options, {})
+        return shell_line(["natsproxy", "cassette", "run", *mode, *flags, str(capture), "--", *self.command])
 
 
 async def _run(
@@ -165,7 +178,6 @@ async def _run(
     mode: str,
     ends: ProxySettings,
     options: Given,
-    command: list[str],
     limit: float,
 ) -> None:
     known, inner = parse_mode(mode), inner_address(ends)
@@ -177,7 +189,7 @@ async def _run(
         outcome.cassette = cassette
         environment = {**os.environ, "NATS_URL": url}
         with trio.move_on_after(limit) as scope:
-            outcome.code = await run_program(command, environment)
+            outcome.code = await run_program(outcome.command, environment)
         if outcome.code != 0 and mode != "none":
             cassette.discard()
         outcome.late = scope.cancelled_caught

@@ -18,9 +18,10 @@ import trio
 from natsproxy.config.endpoints import Server
 from natsproxy.config.settings import TLS_OPTIONS, legs
 from natsproxy.errors import NatsproxyError
+from natsproxy.replay.cassette.record_anew import ANY_SERVER
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.exchanges import RecordedExchange
-from natsproxy.replay.conversation.match_options import read
+from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, read
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.transport_proxy import plain_upstream
 from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
@@ -83,6 +84,12 @@ class cassette(ProxyHarness):
         server = None if upstream is None or mode == "none" else server_of(upstream)
         self._legs = legs(tls, listen=listener_of(listen), upstream=server)
         self._keep = True
+        self.record_anew = f'cassette({str(self.path)!r}, "all", upstream="{ANY_SERVER}")'
+
+    @property
+    def in_force(self) -> MatchOptions:
+        """The options of the comparison, those that the capture holds included."""
+        return DEFAULT if self._use is None else self._use.options
 
     @property
     def recording(self) -> bool:
@@ -199,7 +206,8 @@ class cassette(ProxyHarness):
         head = [one.summary for one in found[:1]] or [line.partition("\n")[0] for line in lines[:1]]
         if lines and not found:
             more.append("strict=False allows that (pytest: --nats-no-strict)")
-        return "\n".join([*head, f"{self.path}:", *lines[:_SHOWN], *more]) if lines else ""
+        anew = f"to record it anew: {self.record_anew}"
+        return "\n".join([*head, f"{self.path}:", *lines[:_SHOWN], *more, anew]) if lines else ""
 
     def check(self) -> None:
         """Raise CassetteMismatch for frames never recorded, and for recorded ones not sent."""

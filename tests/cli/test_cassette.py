@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -108,7 +109,11 @@ def test_the_first_cause_is_told_of_a_program_that_hangs_and_of_one_that_is_inte
     )
     assert done.returncode == code
     cause = "the first cause: connection 1 sent a frame that was never recorded: PUB other ''\n"
-    assert done.stderr.decode() == f"{begin}{cause}  recorded on this subject: nothing\n"
+    lines = done.stderr.decode().splitlines(keepends=True)
+    anew = lines.pop(len(begin.splitlines()))
+    command = f"natsproxy cassette run --mode all --upstream nats://HOST:PORT {capture} -- python -S -c "
+    assert anew.startswith(f"to record it anew: {command}")
+    assert "".join(lines) == f"{begin}{cause}  recorded on this subject: nothing\n"
 
 
 WAITS: list[Line] = [*hello(1, "a"), (1, ">", b"PUB x 1\r\n1\r\nPUB x 1\r\n2\r\n")]
@@ -135,6 +140,31 @@ def test_the_first_cause_is_what_the_recording_waited_for(
     assert ("the first cause: " in done.output) == (cause is not None)
     last = done.output.splitlines()[-1:]
     assert cause is None or (last[0].startswith("the first cause: ") and cause in last[0])
+
+
+def test_the_command_that_records_anew_has_the_options_of_the_cassette(tmp_path: Path) -> None:
+    kept = {"ignore_json": ["orders.> /ts"], "match_on": ["subject", "body"], "learn": False}
+    capture = write(tmp_path / "x.ncap", WAITS, cassette=kept)
+    flags = ["--ignore-json", "/a b", "--upstream", "nats://me:secret@127.0.0.1:4222"]
+    done = CliRunner().invoke(main, ["cassette", "run", *flags, str(capture), "--", "sh", "-c", "exit 0"])
+    (line,) = (one for one in done.output.splitlines() if one.startswith("to record it anew: "))
+    words = shlex.split(line.partition(": ")[2])
+    assert words[:5] == ["natsproxy", "cassette", "run", "--mode", "all"]
+    assert "secret" not in line
+    assert "127.0.0.1:4222" in words[6]
+    assert words[7:-5] == [
+        "--match-on=subject,body",
+        "--ignore-json=> /a b",
+        "--ignore-json=orders.> /ts",
+        "--no-learn",
+    ]
+    assert words[-5:] == [str(capture), "--", "sh", "-c", "exit 0"]
+    again = CliRunner().invoke(main, [*words[1:-5], "--mode", "none", *words[-5:]])
+    assert again.exit_code == 1
+    assert (
+        "to record it anew: "
+        not in CliRunner().invoke(main, ["cassette", "run", "--no-strict", str(capture), "--", "true"]).output
+    )
 
 
 def test_the_children_of_a_program_that_hangs_end_too(tmp_path: Path, capture: Path) -> None:

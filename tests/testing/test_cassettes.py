@@ -140,7 +140,8 @@ def test_an_unrecorded_frame_is_raised_at_the_end(tmp_path: Path) -> None:
         "    body: '1' recorded, '2' sent\n"
         '    accepted with ignore_bodies="x" (marker, TOML) or '
         "--ignore-bodies x (pytest: --nats-ignore-bodies)\n"
-        "  recorded on this subject: 1 frames, 0 of them used"
+        "  recorded on this subject: 1 frames, 0 of them used\n"
+        f'to record it anew: cassette({str(path)!r}, "all", upstream="nats://HOST:PORT")'
     )
     report = tape.failure_report()
     assert report.startswith(f"cassette {path}, mode none, seed 9\n")
@@ -155,7 +156,8 @@ def test_a_thousand_complaints_are_not_all_shown(tmp_path: Path) -> None:
         asyncio.run(wrong(tape.url))
     found = tape.mismatches()
     lines = str(caught.value).splitlines()
-    assert lines[-1] == f"... and {len(found) - 5} more"
+    assert lines[-2] == f"... and {len(found) - 5} more"
+    assert lines[-1] == f'to record it anew: cassette({str(tape.path)!r}, "all", upstream="nats://HOST:PORT")'
     assert sum(" sent a frame " in line for line in lines) == 5
     assert len(found) > 20
 

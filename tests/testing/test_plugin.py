@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -408,8 +409,56 @@ def test_a_publish_that_is_forgotten_fails_unless_that_is_allowed(recorded: Run)
         )
     for option in ([], ["--nats-strict"], ["-o", "nats_strict=true"]):
         result = recorded(*option, BODIES="one")
-        result.assert_outcomes(passed=1, errors=1)
-        result.stdout.fnmatch_lines(["recorded, but not sent by any client: PUB shop 'two'"])
+        result.assert_outcomes(failed=1)
+        result.stdout.fnmatch_lines(
+            [
+                "recorded, but not sent by any client: PUB shop 'two'",
+                "to record it anew: pytest test_order.py::test_order --nats-record=all "
+                "--nats-upstream=nats://HOST:PORT",
+                "FAILED test_order.py::test_order*",
+            ]
+        )
+
+
+@pytest.mark.server
+def test_what_is_left_out_is_one_failure_in_every_report(recorded: Run, pytester: pytest.Pytester) -> None:
+    for bodies, word, counts in (
+        ("one", "FAILED", {"failures": "1", "errors": "0"}),
+        ("one two", "PASSED", {"failures": "0", "errors": "0"}),
+    ):
+        result = recorded("-v", "--junitxml=found.xml", BODIES=bodies)
+        words = re.findall(r"::test_order (\w+) +\[", str(result.stdout))
+        assert words == [word]
+        found = (pytester.path / "found.xml").read_text()
+        assert found.count("<testcase ") == 1
+        assert counts.items() <= dict(re.findall(r'(\w+)="(\d+)"', found)).items()
+
+
+@pytest.mark.server
+def test_a_test_is_recorded_anew_by_the_command_of_its_failure(
+    recorded: Run, pytester: pytest.Pytester, nats_server: NatsServer
+) -> None:
+    """It has the options that the cassette kept, and none that the test gives."""
+    pytester.makeini("[pytest]\nnats_ignore_json = shop /ini\nnats_upstream = nats://127.0.0.1:1\n")
+    upstream = f"--nats-upstream={nats_server.url}"
+    kept = ("--nats-ignore-json=shop /flag", "--nats-match-on=subject,body")
+    recorded("--nats-record=all", upstream, *kept).assert_outcomes(passed=1)
+    failed = recorded(upstream, BODIES="one other")
+    failed.assert_outcomes(failed=1)
+    (line,) = (one for one in failed.outlines if one.startswith("to record it anew: "))
+    command, *flags = shlex.split(line.partition(": ")[2])
+    assert (command, flags) == (
+        "pytest",
+        [
+            "test_order.py::test_order",
+            "--nats-record=all",
+            upstream,
+            "--nats-match-on=subject,body",
+            "--nats-ignore-json=shop /flag",
+        ],
+    )
+    recorded(*flags, BODIES="one other").assert_outcomes(passed=1)
+    recorded(BODIES="one other").assert_outcomes(passed=1)
 
 
 @pytest.mark.server
@@ -429,7 +478,7 @@ def test_messages_of_a_fixture_teardown_count_too(recorded: Run, pytester: pytes
         """
     )
     result = recorded()
-    result.assert_outcomes(passed=1, errors=1)
+    result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*never recorded: PUB shop 'bye'"])
 
 
