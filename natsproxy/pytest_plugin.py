@@ -102,6 +102,7 @@ def nats_cassette(request: pytest.FixtureRequest, nats_scrub: Any) -> Iterator[c
         path, more = marked(request.node)
         more |= upstream_tls(request.config)
         more.setdefault("scrub", nats_scrub)
+        more["setup"] = given.setup
         tape = cassette(path, mode_of(request.node), upstream=given.upstream or None, seed=given.seed, **more)
         tape.__enter__()
     except NatsproxyError as error:

@@ -41,6 +41,7 @@ class PluginSettings:
         words(*MODES, FAILED), "none", "How cassettes are recorded; failed: anew where the last run failed."
     )
     upstream: str = setting(TEXT, "", "The server to record from: nats://HOST:PORT.")
+    setup: str = setting(TEXT, "", "A shell command that prepares the server before it is recorded from.")
     cassette_dir: str = setting(TEXT, "", "The folder of all cassettes, from rootdir; else beside the tests.")
     cassette_format: str = setting(words(*FORMATS), "ncap", "The form of new cassettes.")
     seed: int = setting(NUMBER, "0", "The seed of faults with chance.")

@@ -57,6 +57,12 @@ def cassette() -> None:
 @click.option(
     "--timeout", type=Seconds(), default="600", show_default=True, help="Stop the program after this time."
 )
+@click.option(
+    "--setup",
+    default="",
+    metavar="COMMAND",
+    help="Prepare the server with this shell command, which gets NATS_URL, before it is recorded from.",
+)
 @scope_options
 @match_options
 @tls_options(listen=True)
@@ -68,6 +74,7 @@ def run(
     listen: str,
     strict: bool | None,
     timeout: float,
+    setup: str,
     capture: Path,
     command: tuple[str, ...],
     options: Given,
@@ -105,11 +112,11 @@ def run(
     ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
     if scope:
         known = parse_mode(mode)
-        scoped = ScopedRun(capture, known, ends, options, strict, scope, list(command), timeout)
+        scoped = ScopedRun(capture, known, ends, options, strict, setup, scope, list(command), timeout)
         raise SystemExit(scoped.run())
     if plays(capture, parse_mode(mode)):
         tell_continuation(capture)
-    stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, timeout))
+    stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, setup, timeout))
     # Frames that a program did not send are no cause of its own failure, nor of its end before its time.
     missed = strict if outcome.code == 0 else False
     if outcome.late:
@@ -178,12 +185,13 @@ async def _run(
     mode: str,
     ends: ProxySettings,
     options: Given,
+    setup: str,
     limit: float,
 ) -> None:
     known, inner = parse_mode(mode), inner_address(ends)
     async with (
         plain_upstream(ends, now=not plays(capture, known)) as upstream,
-        use(capture, known, upstream=upstream, options=options, listen=inner) as cassette,
+        use(capture, known, upstream=upstream, options=options, listen=inner, setup=setup) as cassette,
         client_url(ends, cassette.address) as url,
     ):
         outcome.cassette = cassette

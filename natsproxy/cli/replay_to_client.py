@@ -215,6 +215,8 @@ def report_cassette(server: CassetteServer) -> None:
     """Print on stderr what was learned, shared, left out and sent instead; the first cause comes last."""
     _list("learned", [str(one) for one in server.machine.identifiers.learned.values()])
     _list("shared", server.machine.handed_over)
+    if server.unprepared:
+        click.echo(printable(server.unprepared), err=True)
     unused = [f"{preview(one.frame)} (connection {one.conn})" for one in server.unused()]
     mismatches = server.mismatches
     _list("recorded, but not sent by any client", unused, shown=0 if mismatches else _SHOWN)

@@ -6,15 +6,16 @@ import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import click
 import trio
 
 from natsproxy.cli.foreground import run_stoppable
+from natsproxy.cli.program import run_program
 from natsproxy.cli.scopes import ADMIN_URL_VARIABLE, ScopeOptions, Verdicts, chosen
 from natsproxy.config.settings import ProxySettings
-from natsproxy.errors import ConfigError, Exit
+from natsproxy.errors import Exit
+from natsproxy.printable import printable
 from natsproxy.replay.cassette.modes import Mode
 from natsproxy.replay.cassette.record_mode import use
 from natsproxy.replay.cassette.scopes import Scopes, cassette_of
@@ -35,6 +36,7 @@ class ScopedRun:
     ends: ProxySettings
     options: Given
     strict: bool | None
+    setup: str
     scope: ScopeOptions
     command: list[str]
     limit: float
@@ -55,7 +57,8 @@ class ScopedRun:
             wrong = True
         click.echo(self.verdicts.total(), err=True)
         if self.late:
-            raise ConfigError(f"{self.command[0]} did not end within {self.limit:g} s")
+            click.echo(printable(f"{self.command[0]} did not end within {self.limit:g} s"), err=True)
+            return Exit.FOUND_WRONG
         if stopped or self.code is None:
             return Exit.STOPPED
         return self.code or (Exit.FOUND_WRONG if wrong else Exit.OK)
@@ -64,7 +67,7 @@ class ScopedRun:
         async with plain_upstream(self.ends) as upstream:
             scopes = Scopes(
                 partial(cassette_of, self.folder),
-                partial(use, mode=self.mode, upstream=upstream, options=self.options),
+                partial(use, mode=self.mode, upstream=upstream, options=self.options, setup=self.setup),
                 listen=inner_address(self.ends),
                 by_name=self.scope.by_name,
                 strict=self.strict,
@@ -73,15 +76,8 @@ class ScopedRun:
             async with chosen(scopes, self.scope) as admin, client_url(self.ends, scopes.address) as url:
                 more = {ADMIN_URL_VARIABLE: admin} if admin else {}
                 with trio.move_on_after(self.limit) as time:
-                    await self._program({**os.environ, "NATS_URL": url, **more})
+                    environment = {**os.environ, "NATS_URL": url, **more}
+                    self.code = await run_program(self.command, environment)
                 self.late = time.cancelled_caught
                 await scopes.close(keep=self.code == 0)
                 self.refused = scopes.refused
-
-    async def _program(self, environment: dict[str, str]) -> None:
-        try:
-            done: CompletedProcess[bytes] = await trio.run_process(self.command, env=environment, check=False)
-        except OSError as error:
-            raise ConfigError(f"cannot run {self.command[0]}: {error.strerror or error}") from None
-        # A program that a signal killed has the exit code that a shell gives it.
-        self.code = done.returncode if done.returncode >= 0 else 128 - done.returncode

@@ -50,7 +50,9 @@ class cassette(ProxyHarness):
     Identifiers and times that the program generates may differ from run to run (`learned` lists them).
 
     mode: none (default; never dials a server), once, new_episodes, all or rewrite; the recording modes need
-    `upstream`, a NATS URL.  listen: the address for clients, with a scheme.  seed: the seed of random faults.
+    `upstream`, a NATS URL.  setup: a shell command that prepares that server, whose URL it gets in NATS_URL;
+    it runs before a recording, and before new_episodes sends the first frame there.
+    listen: the address for clients, with a scheme.  seed: the seed of random faults.
     options: those of the comparison, as flags of `natsproxy cassette run` have them (`match_on`,
     `ignore_headers`, `ignore_json`, ...), one text or a list: `ignore_json=["/ts", "orders.> /id"]`; and
     `bodies`, functions that compare two payloads by subject pattern: `{"orders.>": same}`; and `scrub`, a
@@ -69,6 +71,7 @@ class cassette(ProxyHarness):
         mode: str = "none",
         *,
         upstream: str | None = None,
+        setup: str = "",
         listen: str = ANY_PORT,
         strict: bool | None = None,
         seed: int = 0,
@@ -78,6 +81,7 @@ class cassette(ProxyHarness):
         self.path = Path(path)
         self.mode = parse_mode(mode)
         self.strict = strict
+        self._setup = setup
         self._use: CassetteUse | None = None
         tls = {key: options.pop(key) for key in TLS_OPTIONS.keys() & options.keys()}
         self._options = read(options)
@@ -137,7 +141,7 @@ class cassette(ProxyHarness):
     async def _serve(self, started: Callable[[], None], stop: trio.Event) -> None:
         async with (
             plain_upstream(self._legs, now=not plays(self.path, self.mode)) as upstream,
-            use(self.path, self.mode, upstream=upstream, options=self._options) as used,
+            use(self.path, self.mode, upstream=upstream, options=self._options, setup=self._setup) as used,
         ):
             self._use = used
             self._seen.filters = used.options.filters
@@ -223,11 +227,13 @@ class cassette(ProxyHarness):
         """
         end = ", recording: kept only if the test passes" if self.recording else ""
         head = f"cassette {self.path}, mode {self.mode}, seed {self.seed}{end}"
+        played = None if self._use is None else self._use.played
+        lacking = [] if played is None or not played.unprepared else [played.unprepared]
         learned = [f"learned: {one}" for one in self.learned()[:_LEARNED]]
         shared = [f"shared: {one}" for one in self.shared()[:_LEARNED]]
         awaited = "" if self.mismatches() else self.waiting_for()
         waiting = [f"waiting for: {awaited}"] if awaited else []
-        return "\n".join([head, *waiting, *learned, *shared, super().failure_report(count)])
+        return "\n".join([head, *lacking, *waiting, *learned, *shared, super().failure_report(count)])
 
 
 async def _clients_left(used: CassetteUse) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -143,6 +144,41 @@ def test_a_marker_may_name_the_function(pytester: pytest.Pytester, nats_server: 
     record(pytester, nats_server)
     (path,) = pytester.path.rglob("*.ncap")
     assert b"gone" in path.read_bytes()
+    run(pytester).assert_outcomes(passed=1)
+
+
+SETUP = """
+    import asyncio, nats, os
+
+    async def prepare():
+        nc = await nats.connect(os.environ["NATS_URL"])
+        await nc.jetstream().add_stream(name="SHOP", subjects=["kept"])
+        await nc.close()
+
+    asyncio.run(prepare())
+"""
+
+
+def test_a_command_prepares_the_server(pytester: pytest.Pytester) -> None:
+    """Before the recording, which does not have it; no server is prepared for a play."""
+    prepare = pytester.makepyfile(prepare=SETUP)
+    pytester.makeini(f"[pytest]\nnats_setup = {sys.executable} {prepare}\n")
+    pytester.makepyfile(
+        """
+        import asyncio, nats
+
+        async def keep(url):
+            nc = await nats.connect(url)
+            ack = await nc.jetstream().publish("kept", b"x")
+            assert ack.seq == 1
+            await nc.close()
+
+        def test_kept(nats_cassette):
+            asyncio.run(keep(nats_cassette.url))
+        """
+    )
+    with NatsServer("jetstream {}") as server:
+        record(pytester, server)
     run(pytester).assert_outcomes(passed=1)
 
 

@@ -18,6 +18,7 @@ import glob
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, get_args
 
@@ -30,6 +31,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.cassette_file import beside, replace
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.cassette.modes import MODES, Mode
+from natsproxy.replay.cassette.setup import run_setup
 from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
@@ -118,11 +120,14 @@ async def use(
     upstream: Address | None = None,
     options: Given | None = None,
     listen: Address | None = None,
+    setup: str = "",
 ) -> AsyncIterator[CassetteUse]:
     """Play or record a cassette for the length of the block.
 
-    options: of the comparison; a new recording keeps them.  Raises CaptureError where there is no capture to
-    play or it is cut short, ConfigError where recording needs an upstream, or cannot reach it.
+    options: of the comparison; a new recording keeps them.  setup: a shell command that prepares the server,
+    before a recording, and before the first frame that new_episodes sends there.  Raises CaptureError where
+    there is no capture to play or it is cut short, ConfigError where recording needs an upstream, or cannot
+    reach it.
     """
     parse_mode(mode)  # an unknown mode must never record over a cassette
     listen = listen or Address()
@@ -138,12 +143,16 @@ async def use(
             upstream=real_server,
             unrecorded="record" if real_server else "error",
         )
+        if setup and real_server is not None:
+            server.prepare = partial(run_setup, setup, real_server)
         async with play(server) as cassette_use:
             yield cassette_use
         return
     if upstream is None:
         raise ConfigError(f"mode {mode} has to record {path}: name the upstream server to record from")
     await _check_upstream(upstream, mode)
+    if setup:
+        await run_setup(setup, upstream)
     async with _record(path, upstream, listen, options or {}) as cassette_use:
         yield cassette_use
 

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.errors import CaptureError
+from natsproxy.protocol.jetstream import api_error
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, recorded_text
 from natsproxy.replay.server_playback.client import Client
 from natsproxy.replay.server_playback.progress import ConnectionProgress, Progress
@@ -19,6 +20,8 @@ from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
+_LACKING: Final = (10059, 10014)
+"""The errors that a stream, or a consumer, is not there."""
 LIMIT: Final = 256 << 20
 _OVERHEAD: Final = 128
 _FAR: Final = 1_000_000  # the sids of subscriptions that were not read yet are surely below
@@ -38,11 +41,20 @@ class Addition(NamedTuple):
     delay: int
 
 
+def _lacking(answer: Frame) -> str:
+    """Return an answer that there is no such stream, consumer or responder; "" for any other."""
+    if answer.no_responders:
+        return "'no responders'"
+    error = api_error(answer.body)
+    return repr(error.description) if error is not None and error.err_code in _LACKING else ""
+
+
 class NewEpisodes:
     """Collects the additions of one playback; they are kept in memory, up to `limit` bytes."""
 
     def __init__(self, progress: Progress, identifiers: IdentifierMap, *, limit: int = LIMIT) -> None:
         self.additions: list[Addition] = []
+        self.lacking = ""  # the first answer that names what only the recording has
         self._progress = progress
         self._identifiers = identifiers
         self._limit = limit
@@ -82,6 +94,7 @@ class NewEpisodes:
         if frame.op not in (Op.MSG, Op.HMSG):
             self._add(client, S2C, frame.raw, now)
             return
+        self.lacking = self.lacking or _lacking(frame)
         sid = client.sids.get(frame.sid, frame.sid)
         subject, reply = self._map(frame.subject), self._map(frame.reply)
         body, block = self._map(frame.body), self._map(frame.headers)

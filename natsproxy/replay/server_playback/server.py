@@ -6,7 +6,7 @@ to-client`, `natsproxy cassette run`, `natsproxy.testing` and the pytest plugin 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
@@ -46,8 +46,9 @@ class CassetteServer:
     path: the capture.  unrecorded: the treatment of unrecorded input: "error", "ignore", "pass" (to
     `upstream`, a real server) or "record" (that too; `take_additions` returns it).  timing: "answers" (at
     once, timed frames at their distance) or "recorded".  options: of the comparison, above those that the
-    capture holds.  upstream: may change before `serve`.  tap: called with (client number, "c2s" or "s2c",
-    bytes) for each live client frame and each send.
+    capture holds.  upstream: may change before `serve`; so may `prepare`, which is called before the first
+    connection to it.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client frame and
+    each send.
 
     Raises CaptureError where the capture cannot be read.
     """
@@ -80,6 +81,8 @@ class CassetteServer:
         self.accepted = 0
         self.last_activity = 0
         self.upstream = upstream
+        self.prepare: Callable[[], Awaitable[None]] | None = None
+        self._preparing = trio.Lock()
         self._legs: dict[int, Leg] = {}
         self._full: set[int] = set()  # clients that have too many bytes to read
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -107,6 +110,17 @@ class CassetteServer:
     def unused(self) -> list[RecordedExchange]:
         """Return the recorded client frames that no client sent."""
         return self.machine.unused()
+
+    @property
+    def unprepared(self) -> str:
+        """A sentence about a real server that lacks what the cassette recorded, "" for none."""
+        new_episodes = self.machine.new_episodes
+        if new_episodes is None or not new_episodes.lacking:
+            return ""
+        return (
+            f"the server at nats://{self.upstream} answered {new_episodes.lacking}: what was recorded was "
+            "played, and not sent there; prepare it (--setup COMMAND, pytest: --nats-setup), or record anew"
+        )
 
     def take_additions(self) -> list[Addition]:
         """Return the unrecorded frames and their answers, once; `cassette.merge` adds them to the capture."""
@@ -307,13 +321,23 @@ class CassetteServer:
 
     async def _carry(self, client_id: int, upstream: Upstream) -> None:
         try:
+            await self._prepared()
             await upstream.run()
         except NatsproxyError as error:
             self.failure = error
             self._notify()
+        finally:
+            upstream.passed.set()  # others wait for it no longer
         scope = self._scopes.get(client_id)
         if scope is not None:  # the client is still here, and the real server is not
             scope.cancel()
+
+    async def _prepared(self) -> None:
+        """Wait until the real server is prepared."""
+        async with self._preparing:
+            prepare, self.prepare = self.prepare, None
+            if prepare is not None:
+                await prepare()
 
     def _answered(self, client_id: int, frame: Frame) -> None:
         try:
