@@ -28,8 +28,9 @@ _OLD = 10.0  # seconds; the files are touched every second
 def healthcheck(live: bool, ready_file: Path | None, live_file: Path | None) -> None:
     """Check whether a proxy is ready, by the exit code.
 
-    It is, if natsproxy run with the same --ready-file has touched that file within 10 seconds.  With --live
-    the file is that of --live-file.  Exit code: 0 yes, 1 no, 2 there is no file to check.
+    It is, if natsproxy run, or replay to-client, with the same --ready-file has touched that file within 10
+    seconds.  With --live the file is that of --live-file.  Exit code: 0 yes, 1 no, 2 there is no file to
+    check.
 
     \b
     natsproxy healthcheck --ready-file /run/natsproxy/ready

@@ -118,7 +118,11 @@ class Verdicts:
         self.mismatches += len(verdict.mismatches)
         self.frames += verdict.frames
         self.unused += verdict.unused
-        for line in _lines(verdict, self.title) if self.shown or not verdict.ok or verdict.added else ():
+        for line in (
+            _lines(verdict, self.title)
+            if self.shown or not verdict.ok or verdict.added or verdict.hint
+            else ()
+        ):
             click.echo(printable(line, keep="\n"), err=True)
 
     def total(self, unit: str = "scopes") -> str:
@@ -131,6 +135,7 @@ def _lines(verdict: Verdict, title: str) -> list[str]:
     """Return what is printed about a scope."""
     name = f"{title}{verdict.scope}"
     lines = [f"{verdict.cassette}: {verdict.added} frames were added"] if verdict.added else []
+    lines += [verdict.hint] if verdict.hint else []
     if verdict.ok:
         left = f", {verdict.unused} recorded frames not used" if verdict.unused else ""
         return [*lines, f"{name}: {'recorded' if verdict.recorded else 'as recorded'}{left}"]

@@ -88,7 +88,8 @@ class Verdict:
 
     clients: those that connected.  frames: played ones.  mismatches: frames that were never recorded; missed:
     recorded ones that no client sent, and should have; unused: all that no client sent.  recorded: it was
-    recorded, and is kept.  added: frames that were added.  failure: the reason why it could not go on.
+    recorded, and is kept.  added: frames that were added.  hint: a sentence about the real server, for
+    a scope that failed.  failure: the reason why it could not go on.
     """
 
     scope: str
@@ -100,6 +101,7 @@ class Verdict:
     unused: int = 0
     recorded: bool = False
     added: int = 0
+    hint: str = ""
     failure: str = ""
 
     @property
@@ -120,6 +122,7 @@ class Verdict:
             "unused": self.unused,
             "recorded": self.recorded,
             "added": self.added,
+            "hint": self.hint,
             "failure": self.failure,
         }
 
@@ -197,6 +200,7 @@ class _Scope:
             return
         verdict.frames = use.played.machine.progress.played
         verdict.mismatches = [str(one) for one in use.played.mismatches]
+        verdict.hint = use.played.unprepared
         verdict.unused = len(use.played.unused())
         if not verdict.mismatches:  # else those are the reason why it was not sent
             verdict.missed = [preview(one.frame) for one in use.missed(strict)]
@@ -301,8 +305,10 @@ class Scopes:
                     scope.judge(self._strict if whole else False)
                 if not scope.keep:
                     use.discard()
-        except* NatsproxyError as group:
-            verdict.failure = str(_first(group))
+        except* (NatsproxyError, OSError) as group:
+            error = _first(group)
+            where = f"{scope.path}: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+            verdict.failure = where
         finally:
             self._open.pop(scope.name, None)
             if scope.use is None:

@@ -12,6 +12,7 @@ import trio
 
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import ConfigError
+from natsproxy.replay.cassette import scopes as scopes_module
 from natsproxy.replay.cassette.record_mode import use
 from natsproxy.replay.cassette.scopes import ScopeError, Scopes, Verdict, cassette_of, running
 from tests.replay.kit import nats_server
@@ -213,7 +214,54 @@ async def test_a_cassette_that_goes_on_with_another_connection_waits_for_it(tmp_
     assert [one.ok for one in verdicts] == [True, True]
 
 
+async def test_a_run_that_broke_off_between_connections_is_over_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one begins at the first connection."""
+    monkeypatch.setattr(scopes_module, "WHEN_GONE", 0.05)
+    tape(tmp_path / "one.ncap", b"1", connections=2)
+    async with scopes_of(tmp_path, rewinds=True) as (scopes, verdicts):
+        await scopes.choose("one")
+        await talk(scopes, b"1")
+        await until(lambda: len(verdicts) == 1)
+        for name in ("c1", "c2"):
+            assert b"MSG w 1 1\r\n1" in await talk(scopes, b"1", name=name)
+        await until(lambda: len(verdicts) == 2)
+    assert [one.ok for one in verdicts] == [False, True]
+
+
+async def test_run_after_run_without_a_pause(tmp_path: Path) -> None:
+    """Of several clients at once, each with a cassette by its name."""
+    for name in "abcde":
+        tape(tmp_path / f"{name}.ncap", name.encode())
+
+    async def runs(scopes: Scopes, name: str) -> None:
+        for _ in range(20):
+            assert b"MSG w 1 1\r\n" + name.encode() in await talk(scopes, name.encode(), name=f"t/{name}")
+
+    async with scopes_of(tmp_path, by_name="t/*") as (scopes, verdicts):
+        async with trio.open_nursery() as nursery:
+            for name in "abcde":
+                nursery.start_soon(runs, scopes, name)
+        await until(lambda: len(verdicts) == 100)
+    assert all(one.ok for one in verdicts)
+
+
 # -- recording
+
+
+@pytest.mark.server
+async def test_a_folder_that_cannot_be_written_is_a_reason(tmp_path: Path) -> None:
+    """It ends no other scope."""
+    tape(tmp_path / "one.ncap", b"1")
+    async with nats_server() as server:
+        record = partial(use, mode="once", upstream=server)
+        async with scopes_of(tmp_path, opener=record) as (scopes, verdicts):
+            with pytest.raises(ScopeError, match=r"one\.ncap/x\.ncap: "):
+                await scopes.choose("one.ncap/x")
+            await scopes.choose("one")
+            await talk(scopes, b"1")
+    assert [one.ok for one in verdicts] == [True]
 
 
 @pytest.mark.server
