@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from natsproxy.replay.conversation.difference import Difference
-from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
+from natsproxy.replay.conversation.exchanges import Key, RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.identifier_map import INBOX, LearnedPairs
 from natsproxy.replay.conversation.match_options import PARTS, MatchOptions, read
@@ -30,7 +30,9 @@ from natsproxy.wire.ops import Op
 _OF_NATS: Final = (b"$JS.", INBOX)
 _HEADER: Final = "header "
 _MOST: Final = 4  # places that one piece of advice names
-_TRIED: Final = 2000  # recorded frames beyond which a trial would stop the traffic of the other clients
+# More would stop the traffic of the other clients.
+_TRIED: Final = 2000  # recorded frames
+_LARGEST: Final = 64 << 10  # bytes of one
 
 
 class Advice(NamedTuple):
@@ -69,21 +71,30 @@ class Advisor:
         found = difference_of(self._matcher, near, seen, used=used)
         if found is None and used:
             return self._repeat(client, seen, near)
-        if used or not self._is_small(near):
+        if used or max(frame.size, near.frame.size) > _LARGEST:
             return None
         proposals = self._orders(client, near) if found is None else self._proposals(near, seen, found)
         return next((one for one in proposals if self._accepts(one, client, frame)), None)
-
-    def _is_small(self, near: RecordedExchange) -> bool:
-        queues = (one.unused.by_key.get(near.key, ()) for one in self._progress.connections.values())
-        return sum(map(len, queues)) <= _TRIED
 
     def _accepts(self, advice: Advice, client: Client, frame: Frame) -> bool:
         options = _with(self._matcher.options, advice)
         if options == self._matcher.options:
             return False
-        trial = Pairing(self._progress, Matcher(self._matcher.identifiers, options), self._clients)
+        matcher = Matcher(self._matcher.identifiers, options)
+        if self._count(key_of(frame), any_subject=matcher.any_subject(frame)) > _TRIED:
+            return False
+        trial = Pairing(self._progress, matcher, self._clients)
         return trial.match(client, frame, self._progress.recording.kind_of(frame)) is not None
+
+    def _count(self, key: Key, *, any_subject: bool) -> int:
+        """Count the recorded frames that a trial may look at."""
+        queues = (
+            queue
+            for connection in self._progress.connections.values()
+            for other, queue in connection.unused.by_key.items()
+            if other == key or (any_subject and other[0] == key[0])
+        )
+        return sum(map(len, queues))
 
     # -- options for frames that agree
 
