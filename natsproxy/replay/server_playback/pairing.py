@@ -189,15 +189,16 @@ class Pairing:
     def in_turn(self, client: Client, frame: Frame, kind: FrameKind) -> Match | None:
         """Return the unused exchange of its own connection that a poll is, where it is its turn."""
         playing, seen = client.playing, self._matcher.seen(frame)
-        first = self._own(playing, seen) if playing is not None else None
-        if first is None or self._turns.is_due(client, first.exchange):
+        if playing is None:
+            return None
+        first = self._own(playing, seen)
+        if first is None or self._turns.is_due(first.exchange):
             return first
-        for exchange in self._turns.due(client, seen, kind, self._matcher.identifiers):
+        for exchange in self._turns.due(playing, seen, kind, self._matcher.identifiers):
             learned = self._matcher.agree(exchange.frame, seen)
             if learned is not None:
                 return Match(exchange, learned)
-        own = client.has_acted_since(first.exchange.key) and self._turns.is_next(first.exchange)
-        return first if own else None
+        return first if self._turns.is_own_next(client, first.exchange) else None
 
     def _earlier_poll(self, playing: ConnectionProgress, frame: Frame, kind: FrameKind) -> PlayedPoll | None:
         """Return the last poll that asked the same; any pull request at its consumer does."""

@@ -22,7 +22,7 @@ from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.identifier_map import IdentifierMap, masked
 from natsproxy.replay.server_playback.client import Client
-from natsproxy.replay.server_playback.progress import Progress
+from natsproxy.replay.server_playback.progress import ConnectionProgress, Progress
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -37,7 +37,7 @@ class Turns:
         self._progress = progress
         self._clients = clients
 
-    def is_due(self, client: Client, poll: RecordedExchange) -> bool:
+    def is_due(self, poll: RecordedExchange) -> bool:
         """Tell whether the answer to a poll is right now."""
         if poll.kind is FrameKind.READ:
             if self._is_for_an_update(poll):
@@ -45,32 +45,31 @@ class Turns:
             shown = self._progress.writes.shows_last(poll)
             if shown is not None:
                 return shown
-            if not client.has_acted_since(poll.key):
-                change = self._progress.next_change(self._clients)
-                return change is None or poll.seq < change
-        return self.is_next(poll)
+            change = self._progress.next_change(self._clients)
+            return change is None or poll.seq < change
+        return self._is_next(poll)
 
-    def is_next(self, poll: RecordedExchange) -> bool:
+    def is_own_next(self, client: Client, poll: RecordedExchange) -> bool:
+        """Tell whether a client's next poll follows a change of its own, and all of those before it."""
+        return client.has_acted_since(poll.key) and self._is_next(poll)
+
+    def _is_next(self, poll: RecordedExchange) -> bool:
         """Tell whether the changes before a poll, of its own connection, were made."""
         change = self._progress.connections[poll.conn].next_change()
         return change is None or poll.seq < change.seq
 
     def due(
-        self, client: Client, seen: Frame, kind: FrameKind, identifiers: IdentifierMap
+        self, playing: ConnectionProgress, seen: Frame, kind: FrameKind, identifiers: IdentifierMap
     ) -> Iterator[RecordedExchange]:
         """Yield the polls that may take the place of a client's next one.
 
         A pull that asked for another number of messages may be due where the one that is equal is not, and of
         reads that are equal a later one.
         """
-        playing = client.playing
-        assert playing is not None
         if kind is not FrameKind.READ:
-            yield from itertools.takewhile(self.is_next, playing.unused.by_key.get(key_of(seen), ()))
+            yield from itertools.takewhile(self._is_next, playing.unused.by_key.get(key_of(seen), ()))
             return
-        for read in playing.unused.equal(seen, identifiers):
-            if self.is_due(client, read):
-                yield read
+        yield from filter(self.is_due, playing.unused.equal(seen, identifiers))
 
     def _is_for_an_update(self, read: RecordedExchange) -> bool:
         """Tell whether its client has an update left of what it reads, one that wants no write in between."""

@@ -119,6 +119,27 @@ def test_tasks_of_one_client_read_for_their_updates_in_the_recorded_order() -> N
     assert play.machine.done
 
 
+def test_a_client_that_has_made_its_own_change_gets_its_next_answer() -> None:
+    """What it reads is no key: nothing tells whose changes the answer shows."""
+    info = b"$JS.API.STREAM.INFO.S"
+    lines = [*hello(1, "a"), *hello(2, "b")]
+    lines += [(conn, ">", b"SUB %b.* 1\r\n" % inbox(conn)) for conn in (1, 2)]
+    for conn, answer in ((1, 0), (2, 0), (1, 2), (2, 3)):
+        reply = b"%b.i%d" % (inbox(conn), answer)
+        lines += [(conn, ">", ask(info, reply)), (conn, "<", b"MSG %b 1 1\r\n%d\r\n" % (reply, answer))]
+        lines += [(conn, ">", b"PUB s.%d 0\r\n\r\n" % conn)]
+    play = Play(lines)
+    for live, name in ((1, "a"), (2, "b")):
+        play.open(live, name)
+        play.send(live, b"SUB %b.* 1\r\n" % inbox(live + 4))
+    for live, answers in ((2, (0, 3)), (1, (0, 2))):
+        for answer in answers:
+            reply = b"%b.j%d" % (inbox(live + 4), answer)
+            assert play.send(live, ask(info, reply)) == b"MSG %b 1 1\r\n%d\r\n" % (reply, answer)
+            play.send(live, b"PUB s.%d 0\r\n\r\n" % live)
+    assert play.machine.done
+
+
 def test_a_client_that_only_waits_does_not_look_into_the_future() -> None:
     """Here the second one asks until it sees the number of the first one."""
     lines = [*hello(1, "a"), *hello(2, "b")]
@@ -247,13 +268,18 @@ def test_a_message_that_nobody_acknowledges_is_missed() -> None:
 
 
 def test_tasks_of_one_client_get_their_own_jobs() -> None:
-    lines: list[Line] = [*hello(1, "a"), (1, ">", b"SUB ina 1\r\nSUB inb 2\r\n")]
-    lines += [(1, ">", pull(b"ina") + pull(b"inb")), (1, "<", message(1, b"2") + message(2))]
+    """Both ask before there is a job; the first one is for the task that asked last."""
+    lines: list[Line] = [
+        *hello(1, "a"),
+        (1, ">", b"SUB ina 1\r\nSUB inb 2\r\n" + pull(b"ina") + pull(b"inb")),
+    ]
+    for n, sid in ((1, b"2"), (2, b"1")):
+        lines += [(1, ">", b"PUB s 1\r\n%d\r\n" % n), (1, "<", message(n, sid))]
     play = Play(lines)
     play.open(1, "a")
-    play.send(1, b"SUB ina 1\r\nSUB inb 2\r\n")
-    assert play.send(1, pull(b"ina")) == message(2)
-    assert play.send(1, pull(b"inb")) == message(1, b"2")
+    play.send(1, b"SUB ina 1\r\nSUB inb 2\r\n" + pull(b"ina") + pull(b"inb"))
+    assert play.send(1, b"PUB s 1\r\n1\r\n") == message(1, b"2")
+    assert play.send(1, b"PUB s 1\r\n2\r\n") == message(2)
 
 
 # -- one queue group
