@@ -47,6 +47,7 @@ from natsproxy.replay.conversation.generated_values import (
     split,
     words,
 )
+from natsproxy.wire.frames import Frame
 
 _RUN: Final = re.compile(rb"[0-9A-Za-z_$+/-][0-9A-Za-z_.:+$/-]{7,}")
 """A part of a text that may hold mapped values, each of them whole (but for times with blanks)."""
@@ -115,8 +116,8 @@ class LearnedPairs:
     """The pairs that one comparison finds, until it is known whether the frames agree.
 
     members: live values of JSON members, by name and recorded value, both as JSON.  texts: those that may be
-    any.  subject: a pattern of the frames, for people.  frame: subject and begin of the payload of the live
-    one.  again: the live frame is a repetition, so ignored values in it are no news and no contradiction.
+    any.  subject: a pattern of the frames, for people.  frame: the live one, where the two agree.  again: it
+    is a repetition, so ignored values in it are no news and no contradiction.
     """
 
     __slots__ = ("again", "frame", "live", "members", "places", "recorded", "subject", "texts", "times")
@@ -129,12 +130,8 @@ class LearnedPairs:
         self.texts: dict[bytes, bytes] = {}
         self.places: list[LearnedValue] = []
         self.subject = ""
-        self.frame = (b"", b"")
+        self.frame: Frame | None = None
         self.again = again
-
-    def sent_in(self, subject: bytes, body: bytes) -> None:
-        """Note the live frame, for people."""
-        self.frame = subject, body[:_SHOWN]
 
     def learn_time(self, recorded: bytes, live: bytes, place: str) -> None:
         """Note two times."""
@@ -207,8 +204,8 @@ class IdentifierMap:
             if where not in self.learned:
                 where = _ENTRY.sub("/*", where)
                 self.learned.setdefault(where, LearnedValue(where, recorded, live))
-        if lesson.frame[0]:
-            self._note_first(lesson)
+        if lesson.frame is not None:
+            self._note_first(lesson, lesson.frame)
         if lesson.live or lesson.times or lesson.members or lesson.texts:
             self._times |= lesson.times
             self._texts |= lesson.texts
@@ -217,11 +214,11 @@ class IdentifierMap:
             self._recorded |= lesson.recorded
             self._bound()
 
-    def _note_first(self, lesson: LearnedPairs) -> None:
+    def _note_first(self, lesson: LearnedPairs, frame: Frame) -> None:
         shown = [one.recorded for one in lesson.places]
         for recorded in (*shown, *(one for one in lesson.live if one.startswith(_MESSAGE_ID))):
             if recorded in lesson.live and recorded not in self._live:
-                self._first[recorded] = lesson.frame
+                self._first[recorded] = frame.subject, frame.body[:_SHOWN]
         while len(self._first) > _FIRST:
             del self._first[next(iter(self._first))]
 

@@ -168,7 +168,7 @@ class Matcher:
         if new.places:
             new.subject = pattern(recorded.subject, live.subject)
         if found is None:
-            new.sent_in(live.subject, live.body)
+            new.frame = live
         return found
 
     def _subjects(self, recorded: bytes, live: bytes, new: LearnedPairs) -> Difference | None:
@@ -242,10 +242,11 @@ class Matcher:
 
     def _bodies(self, recorded: Frame, live: Frame, new: LearnedPairs) -> Difference | None:
         subject = recorded.subject
-        ours, unread = self._payload(subject, recorded.body)
-        theirs, live_unread = self._payload(subject, live.body)
-        if isinstance(ours, bytes) is not isinstance(theirs, bytes):  # one of them cannot be read
-            ours, theirs = recorded.body, live.body
+        ours: Any = recorded.body
+        theirs: Any = live.body
+        why = ""
+        if self._codec is not None:
+            ours, theirs, why = self._payloads(recorded, live)
         for pattern, same in self.options.bodies:
             if matches(pattern, subject):
                 if not same(recorded.body, live.body):
@@ -259,8 +260,15 @@ class Matcher:
             found = self._texts(subject, ours, theirs, new)
         else:
             found = self._json(subject, b"", new).differs(ours, theirs)
-        why = unread or live_unread
         return replace(found, note=why) if found is not None and why else found
+
+    def _payloads(self, recorded: Frame, live: Frame) -> tuple[Any, Any, str]:
+        """Return two payloads that can be compared, and why a codec cannot read one of them."""
+        ours, why = self._payload(recorded.subject, recorded.body)
+        theirs, live_why = self._payload(recorded.subject, live.body)
+        if isinstance(ours, bytes) is not isinstance(theirs, bytes):
+            ours, theirs = recorded.body, live.body
+        return ours, theirs, why or live_why
 
     def _payload(self, subject: bytes, body: bytes) -> tuple[Any, str]:
         """Return a payload as bytes, JSON or text, or as a value of JSON; and why a codec cannot read it."""
