@@ -22,7 +22,7 @@ def publish(**members: object) -> list[str]:
 
 def test_a_frame_is_its_lines_and_an_inbox_its_template() -> None:
     assert lines(b"SUB a  1\r\n") == ["SUB a 1"]
-    assert lines(b"-ERR 'no'\r\n", S2C) == ["-ERR", "  | 'no'"]
+    assert lines(b"-ERR 'no'\r\n", S2C) == ["-ERR 'no'"]
     assert lines(b"HPUB a _INBOX.x.y 20 22\r\nNATS/1.0\r\nKey: v\r\n\r\nhi\r\n") == [
         "HPUB a _INBOX.*.*",
         "  Key: v",
