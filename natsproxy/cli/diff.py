@@ -9,28 +9,40 @@ from typing import Final
 import click
 
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.cli.match_options import ignore_options
+from natsproxy.cli.match_options import ignored_subjects, match_options
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.cli.table import show_table
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
+from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
+from natsproxy.replay.conversation.steps import stored_options
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.diff.report import DiffReport, DiffSample, Row, Tally
 
+_LEARNED: Final = 20  # learned values that are shown
 _COLOURS: Final = {"-": "red", "+": "green"}
 
 
 @click.command()
 @click.argument("recorded", type=FilePath())
 @click.argument("observed", type=FilePath())
-@ignore_options()
+@match_options
+@ignored_subjects
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--all", "everything", is_flag=True, help="Show subjects without differences too.")
-def diff(recorded: Path, observed: Path, ignore: Ignore, as_json: bool, everything: bool) -> None:
+def diff(
+    recorded: Path,
+    observed: Path,
+    options: Given,
+    subjects: tuple[bytes, ...],
+    as_json: bool,
+    everything: bool,
+) -> None:
     """Compare the messages of two captures, by subject template.
 
-    Inboxes, nuids, time stamps and order are ignored.  Of the first frames that differ, the lines are shown.
+    Frames are compared as a cassette compares them: identifiers and times that differ from run to run are
+    learned, polls may come more or less often, and the options are the same (those of RECORDED count, too).
+    Frames may come in any order.  Of the first frames that differ, the lines are shown.
     Exit code: 0 the same, 1 different, 2 could not run.
 
     \b
@@ -40,7 +52,8 @@ def diff(recorded: Path, observed: Path, ignore: Ignore, as_json: bool, everythi
     for path in (recorded, observed):
         if (text := open_capture(path, tell_lost).copies) is not None:
             tell_lost(text)
-    report = compare(recorded, observed, ignore)
+    counted = MatchOptions(**combine(stored_options(recorded), options))
+    report = compare(recorded, observed, counted, subjects=subjects)
     show(report, as_json=as_json, everything=everything)
     raise SystemExit(Exit.OK if report.same else Exit.FOUND_WRONG)
 
@@ -50,6 +63,10 @@ def show(report: DiffReport, *, as_json: bool, everything: bool = False) -> None
     if as_json:
         click.echo(json.dumps(report.facts()))
         return
+    for line in report.learned[:_LEARNED]:
+        click.echo(printable(f"learned: {line}"))
+    if len(report.learned) > _LEARNED:
+        click.echo(f"learned: {len(report.learned) - _LEARNED} more")
     rows = [row for row in report.rows if everything or not row.same]
     differing = sum(not row.same for row in report.rows)
     if rows:
@@ -62,6 +79,10 @@ def show(report: DiffReport, *, as_json: bool, everything: bool = False) -> None
     for side, count in zip(("recorded", "observed"), report.gaps, strict=True):
         if count:
             click.echo(f"\n{side}: {count} gaps; frames that are missing there are not compared")
+    if report.by_form:
+        click.echo(
+            "\nmany frames are far out of order: which of their identifiers are equal was not compared"
+        )
     if differing:
         click.echo(f"\n{differing} of {len(report.rows)} subjects differ")
     else:

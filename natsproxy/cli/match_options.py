@@ -1,4 +1,4 @@
-"""The options of the comparison as flags and as a TOML file, for the commands that play a server."""
+"""The options of the comparison as flags and as a TOML file, for the commands that play or compare."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from natsproxy.config.files import line_of, read_document
 from natsproxy.errors import ConfigError
 from natsproxy.option import Option
 from natsproxy.replay.conversation.match_options import OPTIONS, Given, combine, read
-from natsproxy.replay.diff.normalize import Ignore
 
 
 def match_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -45,35 +44,21 @@ def _with_flags(command: Callable[..., None], options: Sequence[Option]) -> Call
 
 
 _SUBJECTS: Final = Option("ignore-subjects", SUBJECT, None, "Do not compare this subject.", many=True)
-_IGNORED: Final = (
-    *(option for option in OPTIONS if option.name in ("ignore-headers", "ignore-json")),
-    _SUBJECTS,
-)
 
 
-def ignore_options(*, subjects_alone: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the parts of frames that a comparison of captures leaves out; the command gets `ignore`.
+def ignored_subjects(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the subjects that a comparison of captures leaves out; the command gets `subjects`."""
 
-    subjects_alone: the command has the other options by `match_options`.
-    """
-    rows = (_SUBJECTS,) if subjects_alone else _IGNORED
+    @functools.wraps(command)
+    def with_subjects(*args: Any, **values: Any) -> None:
+        texts = values.pop(_SUBJECTS.key)
+        try:
+            subjects = tuple(_SUBJECTS.read(text) for text in texts)
+        except ValueError as error:
+            raise ConfigError(f"--{_SUBJECTS.name} {error}") from None
+        command(*args, subjects=subjects, **values)
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def with_ignore(*args: Any, **values: Any) -> None:
-            given = {row.key.removeprefix("ignore_"): _typed(row, values.pop(row.key)) for row in rows}
-            command(*args, ignore=Ignore(**given), **values)
-
-        return _with_flags(with_ignore, rows)
-
-    return decorate
-
-
-def _typed(option: Option, texts: tuple[str, ...]) -> tuple[Any, ...]:
-    try:
-        return tuple(option.read(text) for text in texts)
-    except ValueError as error:
-        raise ConfigError(f"--{option.name} {error}") from None
+    return _with_flags(with_subjects, (_SUBJECTS,))
 
 
 def _read_file(path: Path) -> Given:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,7 @@ import trio
 from natsproxy.addresses import Address
 from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
-from natsproxy.cli.match_options import ignore_options, match_options
+from natsproxy.cli.match_options import ignored_subjects, match_options
 from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath, tell_continuation
@@ -28,7 +27,6 @@ from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.printable import printable
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.errors import Stalled
 from natsproxy.replay.observe import observe
 from natsproxy.replay.server_playback.mismatch import preview
@@ -82,7 +80,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[str]]
 @scope_options
 @match_options
 @report_options
-@ignore_options(subjects_alone=True)
+@ignored_subjects
 @tls_options(listen=True)
 def to_client(
     capture: Path,
@@ -94,7 +92,7 @@ def to_client(
     scope: ScopeOptions,
     record: Path | None,
     report: bool,
-    ignore: Ignore,
+    subjects: tuple[bytes, ...],
     as_json: bool,
     quiet: bool,
     tls: dict[str, Any],
@@ -142,9 +140,7 @@ def to_client(
                 raise
             stopped, stalled = False, str(error)
         if report and observed is not None:
-            counted = server.options
-            ignore = replace(ignore, json=counted.ignore_json, headers=counted.ignore_headers)
-            found = compare(capture, observed, ignore)
+            found = compare(capture, observed, server.options, subjects=subjects)
     say_added(server.path, merge(server.path, server.take_additions(), server.options.filters))
     if found is not None:
         show(found, as_json=as_json)

@@ -13,7 +13,7 @@ from natsproxy.cli.diff import show
 from natsproxy.cli.exits import CouldNotRun
 from natsproxy.cli.filters import check_runs
 from natsproxy.cli.foreground import run_stoppable, with_progress
-from natsproxy.cli.match_options import ignore_options
+from natsproxy.cli.match_options import ignored_subjects, match_options
 from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import (
     URL,
@@ -30,8 +30,9 @@ from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.client_playback.dry_run import examine
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
+from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
+from natsproxy.replay.conversation.steps import stored_options
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.transport_proxy import plain_upstream
 
 _SHOWN = 20  # missing messages that are printed
@@ -74,7 +75,8 @@ _SHOWN = 20  # missing messages that are printed
 )
 @click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and warnings.")
 @report_options
-@ignore_options()
+@match_options
+@ignored_subjects
 @tls_options(listen=False)
 def to_server(
     capture: Path,
@@ -82,11 +84,12 @@ def to_server(
     dry_run: bool,
     as_json: bool,
     report: bool,
-    ignore: Ignore,
+    options: Given,
+    subjects: tuple[bytes, ...],
     record: Path | None,
     quiet: bool,
     tls: dict[str, Any],
-    **options: Any,
+    **replay: Any,
 ) -> None:
     """Play the clients: one live connection per recorded one.
 
@@ -106,16 +109,19 @@ def to_server(
         return
     if target is None:
         raise ConfigError("name the server: --to nats://HOST:PORT (or use --dry-run)")
-    if report and options["loop"] > 1:
+    if report and replay["loop"] > 1:
         raise ConfigError("--report compares one iteration with the capture: leave out --loop or --report")
-    check_runs(parse_connections(options["connections"]), capture)
+    check_runs(parse_connections(replay["connections"]), capture)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
-        job = ReplayJob(capture, _replay_options(options), observed)
+        job = ReplayJob(capture, _replay_options(replay), observed)
         ends = legs(tls, upstream=parse_server(target, "--to"))
         progress = partial(_progress, f"{capture.name} -> {target}", job)
         stopped = run_stoppable(partial(with_progress, partial(_run, job, ends), progress, quiet))
-        found = compare(capture, observed, ignore) if report and observed is not None else None
+        found = None
+        if report and observed is not None:
+            counted = MatchOptions(**combine(stored_options(capture), options))
+            found = compare(capture, observed, counted, subjects=subjects)
     if found is None or not as_json:
         show_facts(job.facts(), as_json)
     if found is not None:

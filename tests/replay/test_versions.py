@@ -1,7 +1,7 @@
 """Programs recorded with one version of nats-server and played to another: every difference has its reason.
 
 `CHANGES` is the list.  Most of them leave out what changed, as a person who rehearses an upgrade does with
-`Ignore`; what cannot be left out is named by subject and status.  A recording that is played to its own
+options; what cannot be left out is named by subject and status.  A recording that is played to its own
 version differs in nothing, and no row may be idle.
 """
 
@@ -17,10 +17,9 @@ import pytest
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.protocol.places import parse_place
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
+from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import Ignore
 from natsproxy.replay.diff.report import Row
 from tests.kit.servers import VERSIONS, NatsServer, executable
 from tests.replay.kit import PROGRAMS, recording, run_program
@@ -109,12 +108,12 @@ async def _play(capture: Path, version: str, observed: Path) -> None:
 
 def _differing(recorded: Path, observed: Path, changes: list[Change]) -> list[Row]:
     """Return the rows of the report that these changes do not explain."""
-    places = [parse_place(text) for change in changes for text in change.ignore]
-    ignore = Ignore(
-        tuple(place for place in places if place.pointer is not None),
-        tuple(place.header for place in places if place.header is not None),
-    )
-    report = compare(recorded, observed, ignore)
+    places = [text for change in changes for text in change.ignore]
+    options = {
+        "ignore_json": [one for one in places if one.startswith("/")],
+        "ignore_headers": [one.removeprefix("header:") for one in places if one.startswith("header:")],
+    }
+    report = compare(recorded, observed, MatchOptions(**read(options)))
     return [row for row in report.rows if not row.same and not any(c.explains(row) for c in changes)]
 
 

@@ -6,18 +6,25 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path as File
 from typing import Any
 
 import pytest
 import trio
 
+from natsproxy.capture.format.records import Frames
+from natsproxy.capture.read.frames import Query
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.capture.text.brief import brief_items
 from natsproxy.capture.text.writer import write_text
 from natsproxy.protocol import headers
 from natsproxy.protocol.places import Path, pointer_text
 from natsproxy.replay.conversation.exchanges import key_of
 from natsproxy.replay.conversation.frame_kind import is_required
+from natsproxy.replay.conversation.match_options import MatchOptions
+from natsproxy.replay.diff.compare import compare
+from natsproxy.replay.diff.report import DiffReport
 from natsproxy.replay.server_playback.advice import Advice
 from natsproxy.replay.server_playback.mismatch import Mismatch
 from natsproxy.replay.server_playback.playback import ServerPlayback
@@ -25,6 +32,7 @@ from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 from natsproxy.wire.parse import frames
+from tests.kit.captures import write
 from tests.kit.go import MISSING as MISSING_GO
 from tests.kit.node import MISSING as MISSING_NODE
 from tests.testing.zoo import GO, JAVASCRIPT, OPTIONS, PYTHON, Played, Told, available, play, record, retell
@@ -300,3 +308,73 @@ def _neighbours(told: Told) -> Iterator[tuple[int, int]]:
 def _heard_all(machine: ServerPlayback) -> None:
     assert [str(mismatch) for mismatch in machine.mismatches] == []
     assert [exchange.frame.line for exchange in machine.unused()] == []
+
+
+# -- two recordings
+
+VARIES = {
+    "crew": ("two workers make one consumer, if it is not there yet", "$JS.API.CONSUMER.*"),
+    "desk": ("another service asks as long as it likes", "desk.ask*"),
+    "ledger": ("one client asks for a stream's state while others write", "$JS.API.STREAM.INFO.*"),
+    "pool": ("the server chooses the worker of a task, which says its name", "tasks.done"),
+    "raffle": ("five clients write one key until they succeed", "*numbers*"),
+    "retries": ("a request is repeated until another service is there", "quotes.*"),
+    "seats": ("three tasks write one key until they succeed", "*seats*"),
+    "status": ("a job is done after a number of questions that is random", "*"),
+    "tally": ("two clients write one key until they succeed", "*tally*"),
+}
+"""Programs of which two recordings differ, with the reason, and the rows of a comparison that do."""
+
+
+@pytest.fixture(scope="module")
+def again(tmp_path_factory: pytest.TempPathFactory, printed: dict[str, str]) -> File:
+    """The folder of the captures of a second run of each program."""
+    folder = tmp_path_factory.mktemp("again")
+    trio.run(record, list(printed), folder)
+    return folder
+
+
+def _compared(name: str, recorded: File, observed: File) -> DiffReport:
+    return compare(recorded, observed, MatchOptions(**OPTIONS.get(name, {})))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_two_recordings_of_a_program_are_the_same(name: str, folder: File, again: File) -> None:
+    path = again / f"{name}.ncap"
+    if not path.exists():
+        pytest.skip(MISSING_GO if name in GO else MISSING_NODE)
+    rows = [row for row in _compared(name, folder / path.name, path).rows if not row.same]
+    _, varies = VARIES.get(name, ("", ""))
+    assert [(row.group, row.sample) for row in rows if not fnmatchcase(row.group, varies)] == []
+
+
+@pytest.mark.parametrize("most", [8, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_comparison_names_a_change(name: str, most: int, folder: File, again: File, tmp_path: File) -> None:
+    """As a playback does: of one publish, one header, one member, and of a publish that is left out."""
+    path = (folder if name in VARIES else again) / f"{name}.ncap"
+    if not path.exists():
+        pytest.skip(MISSING_GO if name in GO else MISSING_NODE)
+    items = [item for _, item in brief_items(open_capture(path), Query())]
+    sent = {
+        at: (item.conn, bytes(item.data))
+        for at, item in enumerate(items)
+        if isinstance(item, Frames) and item.direction == C2S
+    }
+    changes: list[tuple[int, bytes, str]] = []
+    for nth, frame in _publishes(list(sent.values())):
+        at = list(sent)[nth]
+        changed = [*_subjects(frame), *_headers(frame), *_members(name, frame)]
+        if "repeat" not in OPTIONS.get(name, {}):
+            changed.append((b"", "presence"))
+        changes += [(at, *change) for change in changed]
+    for number, (at, data, place) in enumerate(changes[:: -(-len(changes) // most)]):
+        mutant = [*items[:at], *([items[at]._replace(data=data)] if data else []), *items[at + 1 :]]  # type: ignore[call-arg]
+        report = _compared(name, folder / path.name, write(tmp_path / f"{number}.ncap", mutant))
+        rows = [row for row in report.rows if not row.same]
+        assert rows, f"{data!r} is the same as {items[at]!r}"
+        fields = [row.sample.field for row in rows if row.sample is not None]
+        if place == "of the subject":
+            assert any(place in field for field in fields) or any(row.added > row.missing for row in rows)
+        else:
+            assert any(place in field for field in fields), (place, data, fields)

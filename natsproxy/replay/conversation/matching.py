@@ -49,6 +49,41 @@ _SERVICE_VOLATILE: Final = frozenset(
         "last_error",
     }
 )
+_ANSWER: Final = b'{"type":"io.nats.jetstream.api.v1.'
+"""The begin of an answer of the JetStream API, which a comparison of two recordings meets."""
+_ANSWER_VOLATILE: Final = frozenset(
+    {
+        "created",
+        "ts",
+        "time",
+        "last_active",
+        "first_ts",
+        "last_ts",
+        "timestamp",
+        "mtime",
+        "expires",
+        "opt_start_time",
+        "pause_until",
+        "pause_remaining",
+        "leader",
+        "server_id",
+        "cluster",
+    }
+)
+_STATE_OF_CONSUMER: Final = frozenset(
+    {
+        "ack_floor",
+        "delivered",
+        "num_pending",
+        "num_ack_pending",
+        "num_redelivered",
+        "num_waiting",
+        "push_bound",
+    }
+)
+_STATE_OF_ACCOUNT: Final = frozenset({"memory", "storage", "streams", "consumers", "total", "errors"})
+_STATES: Final = {b"consumer": _STATE_OF_CONSUMER, b"account": _STATE_OF_ACCOUNT}
+"""The state at the moment of an answer, which changes by itself, or by what others do."""
 _NAMED_BY_LIBRARIES: Final = (b"$JS.", b"$O.", b"$SRV.")
 """Subjects with names of consumers, objects' chunks and services that are not the application's."""
 _LONGEST_TEXT: Final = 256 << 10  # bytes of a payload that is no JSON, up to which values in it are learned
@@ -354,4 +389,7 @@ def _volatile(subject: bytes, body: bytes) -> frozenset[str] | None:
         return _OBJECT_VOLATILE
     if body.startswith(b"{") and b'"io.nats.micro.v1.' in body:
         return _SERVICE_VOLATILE
+    if body.startswith(_ANSWER):
+        about = body[len(_ANSWER) : len(_ANSWER) + 20].partition(b"_")[0]
+        return _ANSWER_VOLATILE | _STATES.get(about, frozenset())
     return None

@@ -109,11 +109,15 @@ class Row:
 class DiffReport:
     """The rows, the groups that differ first.
 
-    gaps: the number of gaps in the recording and in the observed capture; they are not compared.
+    gaps: the number of gaps in the recording and in the observed capture; they are not compared.  learned:
+    the values that differ and may.  by_form: so many frames were out of order that some were compared by
+    their form: which of their identifiers are equal did not count.
     """
 
     rows: list[Row]
     gaps: tuple[int, int] = (0, 0)
+    learned: list[str] = field(default_factory=list)
+    by_form: bool = False
 
     @property
     def same(self) -> bool:
@@ -126,6 +130,8 @@ class DiffReport:
             "same": self.same,
             "recorded_gaps": self.gaps[0],
             "observed_gaps": self.gaps[1],
+            "learned": self.learned,
+            "by_form": self.by_form,
             "groups": [
                 {
                     "subject": row.group,

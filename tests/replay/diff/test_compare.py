@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from natsproxy.protocol.places import parse_pointer
+from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.normalize import Ignore
 from tests.replay.scripted import MS, Line, hello, write
 
 N1, N2 = b"YsWepi49b8wudIgA6wZ1I0", b"ve7W1VgogpWgdqn9EOcG89"
@@ -73,7 +73,7 @@ def test_ignored_members_do_not_differ(tmp_path: Path) -> None:
     a = write(tmp_path / "a.ncap", conversation(N1, b'{"ts":1}'))
     b = write(tmp_path / "b.ncap", conversation(N2, b'{"ts":2}'))
     assert not compare(a, b).same
-    assert compare(a, b, Ignore((parse_pointer("/ts"),))).same
+    assert compare(a, b, MatchOptions(**read({"ignore_json": "/ts"}))).same
 
 
 def _shuffled(tmp_path: Path) -> tuple[Path, Path]:
@@ -95,7 +95,9 @@ def test_files_give_the_same_report_as_memory(tmp_path: Path) -> None:
     assert report.rows[0].sample.recorded.endswith("198")
     assert report.rows[0].sample.observed.endswith("odd")
     for limit in (0, 1, 10):
-        assert compare(a, b, limit=limit).facts() == report.facts()
+        found = compare(a, b, limit=limit)
+        assert found.by_form
+        assert found.facts() == report.facts() | {"by_form": True}
 
 
 def test_rows_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +123,96 @@ def test_a_redelivery_counts_behind_a_nak_and_is_shown_in_any_case(tmp_path: Pat
     c = write(tmp_path / "c.ncap", [*once, nak, again])
     d = write(tmp_path / "d.ncap", [*once, nak])
     assert [(row.group, row.added) for row in compare(d, c).rows if not row.same] == [("s", 1)]
+
+
+def told(path: Path, *sent: str, conn: int = 1) -> Path:
+    """Write a capture of one client that sends these frames."""
+    return write(path, [*hello(conn, "a"), *((conn, ">", one.encode()) for one in sent)])
+
+
+def keyed(key: str, body: str = "x") -> str:
+    block = f"NATS/1.0\r\nNats-Msg-Id: {key}\r\n\r\n"
+    return f"HPUB orders {len(block)} {len(block) + len(body)}\r\n{block}{body}\r\n"
+
+
+def test_equal_message_ids_are_equal_in_both(tmp_path: Path) -> None:
+    """Their values count for nothing: two that were one are two messages to the server."""
+    twice, other = (
+        told(tmp_path / "1.ncap", keyed("a"), keyed("a")),
+        told(tmp_path / "2.ncap", keyed("b"), keyed("b")),
+    )
+    assert compare(twice, other).same
+    two = told(tmp_path / "3.ncap", keyed("b"), keyed("c"))
+    for pair in ((twice, two), (two, twice)):
+        (row,) = compare(*pair).rows
+        assert (row.missing, row.added) == (1, 1)
+        assert row.sample is not None
+        assert row.sample.field == "header Nats-Msg-Id"
+
+
+def order(identifier: str, subject: str = "orders") -> str:
+    body = json.dumps({"id": identifier, "at": f"2026-11-25T15:08:{identifier[-2:]}"})
+    return f"PUB {subject} {len(body)}\r\n{body}\r\n"
+
+
+IDS = [f"3f2504e0-4f89-11d3-9a0c-0305e82c33{n}" for n in range(10, 20)]
+
+
+def test_a_value_stands_for_one_other(tmp_path: Path) -> None:
+    """As when a cassette is played: the second order is paid, and not the first."""
+    a = told(tmp_path / "a.ncap", order(IDS[0]), order(IDS[1]), order(IDS[0], "paid"))
+    b = told(tmp_path / "b.ncap", order(IDS[2]), order(IDS[3]), order(IDS[2], "paid"))
+    report = compare(a, b)
+    assert report.same
+    assert report.learned[0].startswith("orders /id 3f2504e0... -> 3f2504e0...")
+    assert report.facts()["learned"] == report.learned
+    c = told(tmp_path / "c.ncap", order(IDS[2]), order(IDS[3]), order(IDS[3], "paid"))
+    assert [row.group for row in compare(a, c).rows if not row.same] == ["paid"]
+
+
+def test_clients_that_connect_in_another_order_are_known_by_what_they_send(tmp_path: Path) -> None:
+    def two(path: Path, first: int, nuids: tuple[bytes, bytes]) -> Path:
+        lines: list[Line] = [*hello(1, "a"), *hello(2, "a")]
+        for n, nuid in enumerate(nuids):
+            conn = first if n == 0 else 3 - first
+            asks = b"SUB _INBOX.%b.* 1\r\nPUB ready _INBOX.%b.1 0\r\n\r\nPUB task.%d _INBOX.%b.2 0\r\n\r\n"
+            lines += [
+                (conn, ">", asks % (nuid, nuid, n, nuid)),
+                (conn, "<", b"MSG _INBOX.%b.2 1 1\r\n%d\r\n" % (nuid, n)),
+            ]
+        return write(path, lines)
+
+    a, b = two(tmp_path / "a.ncap", 1, (N1, N2)), two(tmp_path / "b.ncap", 2, (N2[::-1], N1[::-1]))
+    assert [row.sample for row in compare(a, b).rows if not row.same] == []
+
+
+def test_polls_may_come_more_often(tmp_path: Path) -> None:
+    ask = "PUB $JS.API.STREAM.INFO.S _INBOX.%s.%d 0\r\n\r\n"
+    a = told(tmp_path / "a.ncap", ask % (N1.decode(), 1))
+    b = told(tmp_path / "b.ncap", ask % (N2.decode(), 1), ask % (N2.decode(), 2))
+    for pair in ((a, b), (b, a)):
+        assert compare(*pair).same
+        assert not compare(*pair, MatchOptions(allow_repeats=False)).same
+    none = told(tmp_path / "c.ncap", "PUB x 0\r\n\r\n")
+    assert not compare(a, none).same
+
+
+def test_sequences_of_messages_may_be_others(tmp_path: Path) -> None:
+    """Of publishes side by side any may come first; the same message has the same one."""
+
+    def acked(path: Path, *sequences: int) -> Path:
+        lines: list[Line] = [*hello(1, "a")]
+        for n, sequence in enumerate(sequences):
+            ack = b'{"stream":"S","seq":%d}' % sequence
+            lines += [
+                (1, ">", b"PUB s.%d _INBOX.%b.%d 0\r\n\r\n" % (n, N1, n)),
+                (1, "<", b"MSG _INBOX.%b.%d 1 %d\r\n%b\r\n" % (N1, n, len(ack), ack)),
+            ]
+        return write(path, lines)
+
+    first, other = acked(tmp_path / "a.ncap", 1, 2), acked(tmp_path / "b.ncap", 2, 1)
+    assert compare(first, other).same
+    twice = acked(tmp_path / "c.ncap", 1, 1)
+    (row,) = (row for row in compare(first, twice).rows if not row.same)
+    assert row.sample is not None
+    assert (row.group, row.sample.field) == ("s.* (answer)", "sequence")

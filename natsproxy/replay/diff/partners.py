@@ -1,0 +1,97 @@
+"""The connections of two captures that stand for each other: by client name, and by what their clients sent.
+
+Programs connect in any order, and workers of one name differ in little.  So of the connections of one name
+those go together that sent most alike; of equal ones those in the same place.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.replay.conversation.exchanges import shape_of
+from natsproxy.replay.conversation.steps import Step, events
+from natsproxy.wire.ops import C2S, Op
+
+_SENT: Final = (Op.PUB, Op.HPUB, Op.SUB)
+_FRAMES: Final = 500  # frames of a connection that are looked at
+_CONNECTIONS: Final = 5000
+_COMPARED: Final = 60  # connections of one name of which each is compared with each
+
+Partners = tuple[dict[ConnectionId, ConnectionId], dict[ConnectionId, ConnectionId]]
+"""The partner of each connection of the recorded and of the observed capture."""
+
+
+@dataclass(slots=True)
+class _Sender:
+    """A connection.  sent: the shapes of its first frames, with their number."""
+
+    conn: ConnectionId
+    name: str = ""
+    sent: Counter[int] = field(default_factory=Counter)
+
+
+def partners(recorded: Path | str, observed: Path | str) -> Partners:
+    """Return the partners of all connections that have one.  Raises CaptureError where one cannot be read."""
+    sides = _by_name(recorded), _by_name(observed)
+    found: Partners = {}, {}
+    left: tuple[list[_Sender], list[_Sender]] = [], []
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        ours, theirs = (list(side.get(name, ())) for side in sides)
+        for one, other in _alike(ours, theirs):
+            found[0][one.conn], found[1][other.conn] = other.conn, one.conn
+        for side, senders in enumerate((ours, theirs)):
+            left[side].extend(one for one in senders if one.conn not in found[side])
+    for one, other in _alike(*left):  # their names differ from run to run
+        if one.sent & other.sent:
+            found[0][one.conn], found[1][other.conn] = other.conn, one.conn
+    return found
+
+
+def _by_name(path: Path | str) -> dict[str, list[_Sender]]:
+    senders: dict[ConnectionId, _Sender] = {}
+    for event in events(path):
+        if not isinstance(event, Step) or event.direction != C2S:
+            continue
+        sender = senders.get(event.conn)
+        if sender is None:
+            if len(senders) >= _CONNECTIONS:
+                continue
+            sender = senders[event.conn] = _Sender(event.conn)
+        if event.frame.op == Op.CONNECT:
+            sender.name = _name(event.frame.args)
+        elif event.frame.op in _SENT and sender.sent.total() < _FRAMES:
+            sender.sent[shape_of(event.frame)] += 1
+    found: defaultdict[str, list[_Sender]] = defaultdict(list)
+    for _, sender in sorted(senders.items(), key=lambda one: one[0][1:]):
+        found[sender.name].append(sender)
+    return found
+
+
+def _name(args: bytes) -> str:
+    try:
+        return parse_connect(args).name
+    except ValueError:
+        return ""
+
+
+def _alike(ours: list[_Sender], theirs: list[_Sender]) -> Iterator[tuple[_Sender, _Sender]]:
+    if max(len(ours), len(theirs)) > _COMPARED:
+        yield from zip(ours, theirs, strict=False)
+        return
+    scores = sorted(
+        (-(one.sent & other.sent).total(), abs(a - b), a, b)
+        for a, one in enumerate(ours)
+        for b, other in enumerate(theirs)
+    )
+    taken: tuple[set[int], set[int]] = set(), set()
+    for _, _, a, b in scores:
+        if a not in taken[0] and b not in taken[1]:
+            taken[0].add(a)
+            taken[1].add(b)
+            yield ours[a], theirs[b]
