@@ -73,6 +73,17 @@ def whole(value: Any) -> int:
     return number
 
 
+def percent(value: Any) -> float:
+    """Read a number from 0 to 100; a text may end in %."""
+    try:
+        number = float(value.removesuffix("%") if isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        number = -1
+    if isinstance(value, bool) or not 0 <= number <= 100:  # "nan" fails it too
+        raise ValueError(f"must be a number of percents from 0 to 100, not {value!r}")
+    return number
+
+
 def path(value: Any) -> Path:
     """Read a path; `~` is the home folder."""
     if isinstance(value, Path):

@@ -227,6 +227,7 @@ def _host(value: Any) -> str:
 TEXT: Final = ValueType(converters.text)
 FLAG: Final = ValueType(converters.boolean)
 NUMBER: Final = ValueType(converters.whole, "NUMBER")
+PERCENT: Final = ValueType(converters.percent, "PERCENT")
 DURATION: Final = ValueType(converters.duration_or_seconds, "DURATION", format_duration)
 SIZE: Final = ValueType(converters.size, "SIZE", format_size)
 SIZE_ABOVE_ZERO: Final = ValueType(converters.above_zero(converters.size), "SIZE", format_size)

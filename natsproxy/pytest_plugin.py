@@ -15,6 +15,7 @@ The verdict on a test
    `--nats-strict` all, with `--nats-no-strict` none.  The others are named at the end of the run.
 3. A failure has a section: path, mode, seed, learned values, faults and the last frames.
 4. A recording is kept if its test passed.
+5. The session leaves a receipt with a row for each test, and fails where that has less than was asked for.
 All of this travels in reports, so pytest-xdist, which runs tests in workers, shows the same.
 
 pytest loads this module wherever natsproxy is installed, so it stays light: the first test with a fixture
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from natsproxy.errors import NatsproxyError
+from natsproxy.pytest_receipt import SessionReceipt
 from natsproxy.pytest_settings import (
     FAILED,
     add_options,
@@ -78,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; refuse invalid settings."""
     check_settings(config)
-    config.pluginmanager.register(_Summary(), "natsproxy-summary")
+    config.pluginmanager.register(_Summary(config), "natsproxy-summary")
 
 
 # -- fixtures
@@ -128,6 +130,7 @@ def _close(use: _Use, tape: cassette) -> str:
         tape.close(keep=use.passed)
     except NatsproxyError as error:
         return str(error)
+    use.notes["use"] = tape.summary(passed=use.passed)
     if not use.passed:
         return ""
     unused = tape.unused()
@@ -157,6 +160,7 @@ def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
         pytest.fail(problem, pytrace=False)
     with proxy:
         request.node.stash[_USE].proxy = proxy
+        request.node.stash[_USE].notes["real_server"] = True
         yield proxy
 
 
@@ -252,8 +256,10 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
 class _Summary:
     """Collects the notes of all tests, from all worker processes, and prints them at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: pytest.Config) -> None:
         self.notes: list[tuple[str, dict[str, Any]]] = []
+        arguments = config.invocation_params.args
+        self.receipt = SessionReceipt(plugin_settings(config), config.rootpath, list(map(str, arguments)))
 
     def pytest_report_header(self, config: pytest.Config) -> str | None:
         """Return a header line if this run may record."""
@@ -268,10 +274,18 @@ class _Summary:
         notes = getattr(report, "natsproxy", None)
         if notes:
             self.notes.append((report.nodeid, notes))
+            self.receipt.add(report.nodeid, notes)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Write the receipt, which may fail the session; of worker processes the first one does it."""
+        if not hasattr(session.config, "workerinput") and not session.config.getoption("collectonly", False):
+            session.exitstatus = self.receipt.finish(exitstatus)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the new recordings and the unused frames; with -v what was learned and shared."""
-        if not self.notes:
+        receipt = self.receipt
+        if not receipt.line:
             return
         terminalreporter.section("natsproxy")
         for nodeid, notes in sorted(self.notes, key=lambda one: one[0]):
@@ -287,3 +301,5 @@ class _Summary:
                 terminalreporter.write_line(f"{nodeid}: learned: {line}")
             for line in notes.get("shared", ()):
                 terminalreporter.write_line(f"{nodeid}: shared: {line}")
+        for line in (*(f"Warning: {one}" for one in receipt.warnings), receipt.line, *receipt.failures):
+            terminalreporter.write_line(line)

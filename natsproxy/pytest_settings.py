@@ -16,7 +16,17 @@ import pytest
 from natsproxy.addresses import mask_addresses
 from natsproxy.config.tls import UpstreamTls
 from natsproxy.errors import ConfigError, NatsproxyError
-from natsproxy.option import NUMBER, TEXT, options_of, read_values, setting, settings_from, words
+from natsproxy.option import (
+    NUMBER,
+    PERCENT,
+    TEXT,
+    optional,
+    options_of,
+    read_values,
+    setting,
+    settings_from,
+    words,
+)
 from natsproxy.replay.cassette.file_names import safe_name
 from natsproxy.replay.cassette.modes import MODES
 from natsproxy.replay.cassette.record_anew import ANY_SERVER, option_flags, shell_line
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 FAILED: Final = "failed"
 FORMATS: Final = {"ncap": ".ncap", "text": ".nats.txt"}
 """The suffix of each form of cassettes."""
+RECEIPT: Final = "nats-cassettes.receipt.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,9 @@ class PluginSettings:
     cassette_dir: str = setting(TEXT, "", "The folder of all cassettes, from rootdir; else beside the tests.")
     cassette_format: str = setting(words(*FORMATS), "ncap", "The form of new cassettes.")
     seed: int = setting(NUMBER, "0", "The seed of faults with chance.")
+    receipt: str = setting(TEXT, RECEIPT, "The receipt of the run, from the root folder; empty for none.")
+    min_served: int | None = optional(NUMBER, "Fail the run if fewer recorded exchanges were served.")
+    min_coverage: float | None = optional(PERCENT, "Fail the run if less of the recordings was served.")
 
 
 _OPTIONS: Final = {f"nats_{option.key}": option for option in options_of(PluginSettings)}
@@ -68,6 +82,9 @@ def add_options(parser: pytest.Parser) -> None:
         ("no-strict", False, "Pass whatever recorded frames were not used."),
     ):
         group.addoption(f"--nats-{name}", dest="nats_strict", action="store_const", const=value, help=text)
+    group.addoption(
+        "--nats-no-receipt", dest="nats_receipt", action="store_const", const="", help="Write no receipt."
+    )
     parser.addini("nats_strict", "Fail if any recorded frame was not used", type="bool", default=None)
     for option in OPTIONS:
         _add_match_option(parser, group, option)
@@ -105,6 +122,11 @@ def check_settings(config: pytest.Config) -> None:
 def plugin_settings(config: pytest.Config) -> PluginSettings:
     """Return the settings that flags and the ini file give.  Raises UsageError."""
     given = {name: _given(config, option.key) for name, option in _OPTIONS.items()}
+    # What has no default is "" where the file does not have it.
+    given = {
+        name: None if value == "" and _OPTIONS[name].default is None else value
+        for name, value in given.items()
+    }
     try:
         return settings_from(PluginSettings, read_values(_OPTIONS, given))
     except ConfigError as error:

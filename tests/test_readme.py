@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -140,6 +141,9 @@ def test_each_command_runs_as_printed(
     line = re.sub(r"127\.0\.0\.1:822[23]", "127.0.0.1:0", line)
     arguments = shlex.split(line)[1:]
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(
+        "PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )  # a command may run another
     if arguments[0] in REMOTE:
         monkeypatch.setenv("NATSPROXY_ADMIN_URL", request.getfixturevalue("admin"))
     if "--listen" in line or arguments[0] in ("toxiproxy", "tap"):

@@ -17,6 +17,7 @@ from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.program import run_program
+from natsproxy.cli.receipts import ReceiptFile, receipt_options
 from natsproxy.cli.replay_to_client import report_cassette, say_added
 from natsproxy.cli.scoped_run import ScopedRun
 from natsproxy.cli.scopes import ScopeOptions, scope_options
@@ -27,6 +28,7 @@ from natsproxy.replay.cassette.modes import MODES
 from natsproxy.replay.cassette.record_anew import ANY_SERVER, option_flags, shell_line
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
+from natsproxy.replay.receipt import Minimum
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.server_playback.server import CassetteServer
 from natsproxy.replay.transport_proxy import client_url, inner_address, plain_upstream
@@ -64,6 +66,7 @@ def cassette() -> None:
     help="Prepare the server with this shell command, which gets NATS_URL, before it is recorded from.",
 )
 @scope_options
+@receipt_options()
 @match_options
 @tls_options(listen=True)
 @click.argument("capture", type=FilePath())
@@ -79,6 +82,7 @@ def run(
     command: tuple[str, ...],
     options: Given,
     scope: ScopeOptions,
+    receipt: ReceiptFile,
     tls: dict[str, Any],
 ) -> None:
     """Run a program against a capture.
@@ -90,8 +94,9 @@ def run(
     Identifiers and times that it makes up may differ from run to run.  The report on stderr names them, and
     ends with the first cause of a failure.
 
-    Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded, or left out
-    recorded ones, or did not end in time; 2 could not run.  If it fails, CAPTURE stays unchanged.
+    Exit code: that of the program; 1 if it succeeded but sent frames that were never recorded, left out
+    recorded ones or asked for nothing, or did not end in time; 2 could not run.  If it fails, CAPTURE stays
+    unchanged.  CAPTURE.receipt.json tells what was served.
 
     \b
     natsproxy cassette run orders.ncap -- pytest -q tests/
@@ -107,49 +112,63 @@ def run(
         )
     if not command:
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
-    outcome = _Outcome(list(command), upstream)
+    outcome = _Outcome(list(command), upstream, receipt.minimum)
     server = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
+    receipt.begin(capture)
     if scope:
         known = parse_mode(mode)
-        scoped = ScopedRun(capture, known, ends, options, strict, setup, scope, list(command), timeout)
+        scoped = ScopedRun(
+            capture, known, ends, options, strict, setup, scope, list(command), timeout, receipt
+        )
         raise SystemExit(scoped.run())
     if plays(capture, parse_mode(mode)):
         tell_continuation(capture)
     stopped = run_stoppable(partial(_run, outcome, capture, mode, ends, options, setup, timeout))
     # Frames that a program did not send are no cause of its own failure, nor of its end before its time.
     missed = strict if outcome.code == 0 else False
-    if outcome.late:
-        click.echo(printable(f"{command[0]} did not end within {timeout:g} s"), err=True)
-    wrong = outcome.cassette is not None and _report(capture, outcome.cassette, outcome, missed)
-    if outcome.late:
-        raise SystemExit(Exit.FOUND_WRONG)
-    if stopped or outcome.code is None:
-        raise SystemExit(Exit.STOPPED)
-    raise SystemExit(outcome.code or (Exit.FOUND_WRONG if wrong else Exit.OK))
+    used = None if outcome.cassette is None else outcome.cassette.summary(strict=strict, whole=not stopped)
+    uses = () if used is None else (used,)
+    hollow = outcome.hollow()
+    unmet = receipt.minimum.unmet(uses) if outcome.code == 0 else []
+    late = [f"{command[0]} did not end within {timeout:g} s"] if outcome.late else []
+    signalled = ["a signal stopped the run"] if stopped else []
+    failures = [*late, *signalled, *outcome.differences(missed), *hollow, *unmet]
+    wrong = Exit.FOUND_WRONG if failures else Exit.OK
+    ended = outcome.code is not None and not stopped
+    code = outcome.code or wrong if ended or late else Exit.STOPPED
+    for sentence in late:
+        click.echo(printable(sentence), err=True)
+    saved = receipt.save(
+        "cassette run", program=command, exit_code=outcome.code, failures=failures, code=int(code), uses=uses
+    )
+    if outcome.cassette is not None:
+        _report(capture, outcome.cassette, outcome, missed, [*hollow, *unmet])
+    raise SystemExit(code if code or saved else Exit.COULD_NOT_RUN)
 
 
-def _report(capture: Path, cassette: CassetteUse, outcome: _Outcome, strict: bool | None) -> bool:
-    """Print the result of a cassette on stderr; return True if the program did not do as recorded."""
-    if cassette.discarded:
+def _report(
+    capture: Path, cassette: CassetteUse, outcome: _Outcome, strict: bool | None, others: list[str]
+) -> None:
+    """Print the result of a cassette on stderr.  others: reasons why the run failed."""
+    if cassette.discarded and not others:
         click.echo(f"{capture}: nothing was recorded, because the program failed", err=True)
     say_added(capture, cassette.added)
-    if cassette.played is None:
-        return False
     missed = cassette.missed(strict)
-    if missed or cassette.mismatched:
-        again = outcome.record_command(capture, cassette.options)
-        click.echo(printable(f"to record it anew: {again}"), err=True)
-    report_cassette(cassette.played)
-    first = ""
-    if missed:
+    if cassette.played is not None:
+        if missed or cassette.mismatched:
+            again = outcome.record_command(capture, cassette.options)
+            click.echo(printable(f"to record it anew: {again}"), err=True)
+        report_cassette(cassette.played)
+    if cassette.mismatched:
+        return
+    if missed and not others:
         more = f", and {len(missed) - 1} more" if len(missed) > 1 else ""
-        first = f"no client sent {preview(missed[0].frame)}{more} (--no-strict allows that)"
-    elif outcome.code != 0:
-        first = _awaited(cassette.played, late=outcome.late)
-    if first and not cassette.mismatched:
+        others = [f"no client sent {preview(missed[0].frame)}{more} (--no-strict allows that)"]
+    if not others and outcome.code != 0 and cassette.played is not None:
+        others = list(filter(None, [_awaited(cassette.played, late=outcome.late)]))
+    for first in others[:1]:
         click.echo(printable(f"the first cause: {first}"), err=True)
-    return cassette.mismatched or bool(missed)
 
 
 def _awaited(server: CassetteServer, *, late: bool) -> str:
@@ -162,15 +181,30 @@ def _awaited(server: CassetteServer, *, late: bool) -> str:
 class _Outcome:
     """The exit code of the program (None: it did not end), and the cassette that it used.
 
-    command, upstream: as they were given.  late: it did not end in time.
+    command, upstream: as they were given.  url: of the cassette.  late: it did not end in time.
     """
 
-    def __init__(self, command: list[str], upstream: str | None) -> None:
+    def __init__(self, command: list[str], upstream: str | None, minimum: Minimum) -> None:
         self.command = command
         self.upstream = mask_addresses(upstream or ANY_SERVER)
+        self.minimum = minimum
         self.code: int | None = None
         self.late = False
         self.cassette: CassetteUse | None = None
+        self.url = ""
+
+    def hollow(self) -> list[str]:
+        """Return a sentence about a program that succeeded, though its run has shown nothing."""
+        if self.code != 0 or self.cassette is None:
+            return []
+        if self.cassette.changed:
+            return [f"{self.cassette.path} changed while it was played"]
+        found = self.cassette.hollow(f"NATS_URL={self.url}") if self.minimum.served != 0 else ""
+        return [f"{found} (--min-served 0 allows that)"] if found else []
+
+    def differences(self, strict: bool | None) -> list[str]:
+        """Return sentences about frames that were sent and never recorded, and about those left out."""
+        return [] if self.cassette is None else self.cassette.differences(strict)
 
     def record_command(self, capture: Path, options: MatchOptions) -> str:
         """Return the command that records the cassette anew."""
@@ -192,12 +226,13 @@ async def _run(
     async with (
         plain_upstream(ends, now=not plays(capture, known)) as upstream,
         use(capture, known, upstream=upstream, options=options, listen=inner, setup=setup) as cassette,
-        client_url(ends, cassette.address) as url,
     ):
         outcome.cassette = cassette
-        environment = {**os.environ, "NATS_URL": url}
-        with trio.move_on_after(limit) as scope:
-            outcome.code = await run_program(outcome.command, environment)
-        if outcome.code != 0 and mode != "none":
-            cassette.discard()
+        async with client_url(ends, cassette.address) as outcome.url:
+            environment = {**os.environ, "NATS_URL": outcome.url}
+            with trio.move_on_after(limit) as scope:
+                outcome.code = await run_program(outcome.command, environment)
         outcome.late = scope.cancelled_caught
+        await cassette.settle()
+        if mode != "none" and (outcome.code != 0 or outcome.hollow()):
+            cassette.discard()

@@ -19,12 +19,15 @@ from natsproxy.cli.match_options import ignored_subjects, match_options
 from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
 from natsproxy.cli.paths import FilePath, tell_continuation
+from natsproxy.cli.receipts import ReceiptFile, receipt_options
 from natsproxy.cli.scopes import ScopeOptions, scope_options
 from natsproxy.cli.stay import Stay
 from natsproxy.cli.supervision import kept_ready
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.printable import printable
+from natsproxy.replay.cassette.cassette_used import differences, played
+from natsproxy.replay.cassette.fingerprint import Fingerprint, fingerprint
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.diff.compare import compare
 from natsproxy.replay.errors import Stalled
@@ -78,6 +81,7 @@ _Entrance = Callable[[], AbstractAsyncContextManager[str]]
     help="Touch this file while clients are served, for natsproxy healthcheck.",
 )
 @scope_options
+@receipt_options()
 @match_options
 @report_options
 @ignored_subjects
@@ -96,6 +100,7 @@ def to_client(
     as_json: bool,
     quiet: bool,
     tls: dict[str, Any],
+    receipt: ReceiptFile,
     **options: Any,
 ) -> None:
     """Play the server to live clients, whose frames are matched with the recorded ones.
@@ -105,7 +110,8 @@ def to_client(
     The command ends when everything was played and all clients have left, or after --timeout without traffic.
     With --stay it begins again then, and reports each run; with a scope CAPTURE is a folder of cassettes.
     Exit code: 0 all as recorded (and the same, with --report), 1 clients sent frames that were not recorded,
-    left some out, or the report differs, 2 could not run or no client connected.
+    left some out, or the report differs, 2 could not run or no client connected.  CAPTURE.receipt.json tells
+    what was served.
 
     \b
     natsproxy replay to-client traffic.ncap --listen 127.0.0.1:4222
@@ -119,13 +125,17 @@ def to_client(
             raise ConfigError("--report compares one run with the capture: leave --stay out")
         behind = parse_server(upstream, "--upstream") if upstream else None
         ends = legs(tls, listen=parse_listener(listen), upstream=behind)
-        raise SystemExit(Stay(capture, ends, scope, options, record, ready_file, as_json, quiet).run())
+        receipt.begin(capture)
+        stays = Stay(capture, ends, scope, options, record, ready_file, as_json, quiet, receipt)
+        raise SystemExit(stays.run())
     if scope:
         raise ConfigError("cassettes of a folder are played with --stay")
     tell_continuation(capture)
     found, stalled = None, ""
     behind = parse_server(upstream, "--upstream") if upstream else None
     ends = legs(tls, listen=parse_listener(listen), upstream=behind)
+    receipt.begin(capture)
+    before = fingerprint(capture)
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
         # The proxy that records takes the address for clients; the server then has any free port.
@@ -137,21 +147,48 @@ def to_client(
             stopped = run_stoppable(partial(_serve, server, entrance, timeout, ready_file, quiet))
         except Stalled as error:
             if not server.accepted:  # nobody connected: that is "could not run", not a difference
+                _save(receipt, server, before, [f"no client connected: {error}"], Exit.COULD_NOT_RUN)
                 raise
             stopped, stalled = False, str(error)
         if report and observed is not None:
             found = compare(capture, observed, server.options, subjects=subjects)
-    say_added(server.path, merge(server.path, server.take_additions(), server.options.filters))
+    changed = before.changed()
+    added = merge(server.path, server.take_additions(), server.options.filters)
+    say_added(server.path, added)
     if found is not None:
         show(found, as_json=as_json)
     elif as_json:
         show_facts(_facts(server), as_json)
+    failures = differences(server, [] if stopped else server.unused())
+    failures += [f"{capture} changed while it was played"] if changed else []
+    failures += [stalled] if stalled else []
+    failures += ["what was played differs from the capture"] if found is not None and not found.same else []
+    code, saved = _save(receipt, server, before, failures, changed=changed, added=added, whole=not stopped)
     if stalled:
         click.echo(stalled, err=True)
     report_cassette(server)
-    differs = found is not None and not found.same
-    wrong = server.mismatches or (server.unused() and not stopped) or stalled or differs
-    raise SystemExit(Exit.FOUND_WRONG if wrong else Exit.OK)
+    raise SystemExit(code if code or saved else Exit.COULD_NOT_RUN)
+
+
+def _save(
+    receipt: ReceiptFile,
+    server: CassetteServer,
+    before: Fingerprint,
+    failures: list[str],
+    code: Exit | None = None,
+    **more: Any,
+) -> tuple[Exit, bool]:
+    """Write the receipt; return the exit code, and whether the file could be written.
+
+    code: None for that of the failures.
+    """
+    uses = (played(server, before, mode=server.unrecorded, **more),)
+    unmet = receipt.minimum.unmet(uses)
+    for sentence in unmet:
+        click.echo(sentence, err=True)
+    code = code or (Exit.FOUND_WRONG if failures or unmet else Exit.OK)
+    saved = receipt.save("replay to-client", uses=uses, failures=[*failures, *unmet], code=int(code))
+    return code, saved
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from natsproxy.addresses import mask_url
 from natsproxy.cli.diff import show
 from natsproxy.cli.exits import CouldNotRun
 from natsproxy.cli.filters import check_runs
@@ -26,8 +27,10 @@ from natsproxy.cli.params import (
     show_facts,
 )
 from natsproxy.cli.paths import FilePath, tell_continuation
+from natsproxy.cli.receipts import ReceiptFile, receipt_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
+from natsproxy.replay.cassette.fingerprint import fingerprint
 from natsproxy.replay.client_playback.dry_run import examine
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
@@ -74,6 +77,7 @@ _SHOWN = 20  # missing messages that are printed
     help="Timeout for a message that a frame depends on, after all its causes were sent.",
 )
 @click.option("--dry-run", is_flag=True, help="Send nothing; show duration, counts and warnings.")
+@receipt_options(minimum=False)
 @report_options
 @match_options
 @ignored_subjects
@@ -89,13 +93,14 @@ def to_server(
     record: Path | None,
     quiet: bool,
     tls: dict[str, Any],
+    receipt: ReceiptFile,
     **replay: Any,
 ) -> None:
     """Play the clients: one live connection per recorded one.
 
     A frame that answered a message is sent only after that message arrived.  Exit code: 0 all was played
     (and is the same, with --report), 1 a message never arrived or differs, 2 could not run, 130 a signal
-    stopped it.
+    stopped it.  CAPTURE.receipt.json tells what was played.
 
     \b
     natsproxy replay to-server traffic.ncap --to nats://127.0.0.1:4222
@@ -112,6 +117,8 @@ def to_server(
     if report and replay["loop"] > 1:
         raise ConfigError("--report compares one iteration with the capture: leave out --loop or --report")
     check_runs(parse_connections(replay["connections"]), capture)
+    receipt.begin(capture)
+    sha256 = fingerprint(capture).sha256 if receipt.path is not None else ""
     with TemporaryDirectory() as folder:
         observed = record or (Path(folder) / "observed.ncap" if report else None)
         job = ReplayJob(capture, _replay_options(replay), observed)
@@ -128,12 +135,25 @@ def to_server(
         show(found, as_json=as_json)
     for missing in job.missing[:_SHOWN]:
         click.echo(str(missing), err=True)
-    if stopped:
-        raise SystemExit(Exit.STOPPED)
-    if job.unknown:
-        raise CouldNotRun(f"{capture} has no connection {', '.join(job.unknown)} (`natsproxy capture info`)")
-    same = not job.missing and (found is None or found.same)
-    raise SystemExit(Exit.OK if same else Exit.FOUND_WRONG)
+    unknown = f"{capture} has no connection {', '.join(job.unknown)} (`natsproxy capture info`)"
+    failures = [f"{job.missing.total} messages never arrived"] if job.missing else []
+    failures += ["what was played differs from the capture"] if found is not None and not found.same else []
+    failures += [unknown] if job.unknown else []
+    wrong = Exit.COULD_NOT_RUN if job.unknown else Exit.FOUND_WRONG if failures else Exit.OK
+    code = Exit.STOPPED if stopped else wrong
+    saved = receipt.save(
+        "replay to-server",
+        failures=failures,
+        code=int(code),
+        real_server=True,
+        more={
+            "server": mask_url(target),
+            "replay": {"capture": str(capture), "sha256": sha256, **job.facts()},
+        },
+    )
+    if code == Exit.COULD_NOT_RUN:
+        raise CouldNotRun(unknown)
+    raise SystemExit(code if code or saved else Exit.COULD_NOT_RUN)
 
 
 async def _run(job: ReplayJob, ends: ProxySettings) -> None:

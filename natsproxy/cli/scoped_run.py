@@ -12,6 +12,7 @@ import trio
 
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.program import run_program
+from natsproxy.cli.receipts import ReceiptFile
 from natsproxy.cli.scopes import ADMIN_URL_VARIABLE, ScopeOptions, Verdicts, chosen
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import Exit
@@ -40,6 +41,7 @@ class ScopedRun:
     scope: ScopeOptions
     command: list[str]
     limit: float
+    receipt: ReceiptFile
     verdicts: Verdicts = field(default_factory=Verdicts)
     code: int | None = None
     late: bool = False
@@ -50,18 +52,27 @@ class ScopedRun:
         self.scope.check(self.folder)
         stopped = run_stoppable(self._run)
         wrong = bool(self.verdicts.wrong or self.refused)
-        if self.refused:
-            click.echo(f"{self.refused} clients connected outside of a scope, and were refused", err=True)
-        if not self.verdicts.scopes and self.code == 0:
-            click.echo(f"no scope of {self.folder} was used", err=True)
-            wrong = True
+        uses = tuple(self.verdicts.uses.values())
+        failures = [f"scope {use.test}: {text}" for use in uses for text in use.failures]
+        ours = (
+            [f"{self.refused} clients connected outside of a scope, and were refused"] if self.refused else []
+        )
+        if self.code == 0:
+            ours += [] if self.verdicts.scopes else [f"no scope of {self.folder} was used"]
+            ours += self.receipt.minimum.unmet(uses)
+        for sentence in ours:
+            click.echo(printable(sentence), err=True)
+        late = f"{self.command[0]} did not end within {self.limit:g} s" if self.late else ""
+        ended = self.code is not None and not stopped
+        own = Exit.FOUND_WRONG if wrong or ours else Exit.OK
+        code = Exit.FOUND_WRONG if late else self.code or own if ended else Exit.STOPPED
+        members = {"program": self.command, "exit_code": self.code, "code": int(code), "uses": uses}
+        failures = [*ours, *([late] if late else []), *failures]
+        saved = self.receipt.save("cassette run", failures=failures, **members)
         click.echo(self.verdicts.total(), err=True)
-        if self.late:
-            click.echo(printable(f"{self.command[0]} did not end within {self.limit:g} s"), err=True)
-            return Exit.FOUND_WRONG
-        if stopped or self.code is None:
-            return Exit.STOPPED
-        return self.code or (Exit.FOUND_WRONG if wrong else Exit.OK)
+        if late:
+            click.echo(printable(late), err=True)
+        return code if code or saved else Exit.COULD_NOT_RUN
 
     async def _run(self) -> None:
         async with plain_upstream(self.ends) as upstream:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.option import Option
 from natsproxy.printable import printable
 from natsproxy.replay.cassette.scopes import ScopeError, Scopes, Verdict, running
+from natsproxy.replay.receipt import CassetteUsed, joined
 
 SCOPE_VARIABLE: Final = "NATS_CASSETTE_SCOPE"
 """The variable that names the first scope."""
@@ -99,6 +100,7 @@ class Verdicts:
     """Prints verdicts on stderr, and counts them.
 
     shown: print those of scopes in which all was as recorded, too.  title: begins a line, before the name.
+    uses: those of each scope, together.
     """
 
     shown: bool = True
@@ -109,6 +111,7 @@ class Verdicts:
     frames: int = 0
     mismatches: int = 0
     unused: int = 0
+    uses: dict[str, CassetteUsed] = field(default_factory=dict)
 
     def add(self, verdict: Verdict) -> None:
         """Count one, and print it."""
@@ -118,6 +121,9 @@ class Verdicts:
         self.mismatches += len(verdict.mismatches)
         self.frames += verdict.frames
         self.unused += verdict.unused
+        if verdict.used is not None:
+            known = self.uses.get(verdict.scope)
+            self.uses[verdict.scope] = verdict.used if known is None else joined(known, verdict.used)
         for line in (
             _lines(verdict, self.title)
             if self.shown or not verdict.ok or verdict.added or verdict.hint

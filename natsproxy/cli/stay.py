@@ -16,10 +16,12 @@ from natsproxy.addresses import Address
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.params import show_facts
 from natsproxy.cli.paths import tell_continuation
+from natsproxy.cli.receipts import ReceiptFile
 from natsproxy.cli.scopes import ScopeOptions, Verdicts, chosen
 from natsproxy.cli.supervision import kept_ready
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, Exit
+from natsproxy.replay.cassette.fingerprint import fingerprint
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.cassette.record_mode import CassetteUse, play
 from natsproxy.replay.cassette.scopes import Scopes, cassette_of, only_one
@@ -44,6 +46,7 @@ class Stay:
     ready: Path | None
     as_json: bool
     quiet: bool
+    receipt: ReceiptFile
     verdicts: Verdicts = field(init=False)
     refused: int = 0
 
@@ -61,8 +64,17 @@ class Stay:
             members = ("clients", "frames", "mismatches", "unused")
             facts = {"runs": verdicts.scopes} | {name: getattr(verdicts, name) for name in members}
             show_facts(facts, as_json=True)
+        uses = tuple(verdicts.uses.values())
+        failures = [f"{use.test}: {text}" for use in uses for text in use.failures]
+        unmet = self.receipt.minimum.unmet(uses)
+        refused = [f"{self.refused} clients connected outside of a scope"] if self.refused else []
+        for sentence in unmet:
+            click.echo(sentence, err=True)
+        code = Exit.FOUND_WRONG if verdicts.wrong or refused or unmet else Exit.OK
+        failures = [*unmet, *refused, *failures]
+        saved = self.receipt.save("replay to-client", failures=failures, code=int(code), uses=uses)
         click.echo(verdicts.total("runs"), err=True)
-        return Exit.FOUND_WRONG if verdicts.wrong or self.refused else Exit.OK
+        return code if code or saved else Exit.COULD_NOT_RUN
 
     async def _serve(self) -> None:
         name = self.capture.name
@@ -103,7 +115,7 @@ class Stay:
         server = CassetteServer(path, upstream=upstream, **self.options)
         used: CassetteUse | None = None
         try:
-            async with play(server) as used:
+            async with play(server, "none", await trio.to_thread.run_sync(fingerprint, path)) as used:
                 yield used
         finally:
             added = merge(server.path, server.take_additions(), server.options.filters)

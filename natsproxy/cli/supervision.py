@@ -22,6 +22,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.errors import ConfigError, place_of
+from natsproxy.files import write_whole
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier
 
@@ -108,7 +109,7 @@ class Supervision:
             elif path.exists():
                 os.utime(path)
             else:
-                _write(path, text)
+                write_whole(path, text)
             self._failed.discard(path)
         except OSError as error:
             if path not in self._failed:
@@ -165,9 +166,3 @@ async def kept_ready(path: Path | None) -> AsyncIterator[None]:
 
 def _part(path: Path) -> Path:
     return path.with_name(f".{path.name}.part")
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file so that it appears with its whole text."""
-    _part(path).write_text(text)
-    _part(path).replace(path)

@@ -5,7 +5,8 @@ exchanges.  `server_playback/` stands in for the server, `client_playback/` for 
 nothing from each other.  `diff/` compares two captures, `cassette/` records and replays for tests.
 
 Both playbacks are state machines without I/O (`playback.py`) with a driver on trio beside them (`server.py`,
-`player.py`).  `observe.py` records a playback, `handshake.py` connects to a real server.
+`player.py`).  `observe.py` records a playback, `handshake.py` connects to a real server, `receipt.py` says
+what a run was served.
 
 Read `conversation/steps.py` first, then `server_playback/playback.py`.
 """

@@ -7,7 +7,7 @@ The capture holds the frames that the server saw; playing it under the same faul
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +30,6 @@ from natsproxy.testing.thread import refuse_in_loop
 _DRAIN: Final = 2.0  # seconds to wait at the end for answers to the last frames of clients
 _SHOWN: Final = 5  # problems shown in a message: one mismatch may cause a thousand
 _LEARNED: Final = 20  # learned values shown in a report
-_LEAVE: Final = 1.0  # seconds to wait for the player to read the last frames of clients
 
 
 class CassetteMismatch(AssertionError, NatsproxyError):
@@ -150,7 +149,7 @@ class cassette(ProxyHarness):
                 started()
                 await stop.wait()
                 await proxy.drain(_DRAIN, answers=False)
-            await _clients_left(used)
+            await used.settle()
             if not self._keep:
                 used.discard()
 
@@ -184,6 +183,31 @@ class cassette(ProxyHarness):
         find = partial(self._use.missed, self.strict)
         return self._thread.call(find) if self._thread.running else find()
 
+    def _hollow(self) -> str:
+        """Return a sentence about a play that has shown nothing, though there was something to show."""
+        used = self._use
+        if used is None or used.played is None:
+            return ""
+        if used.changed:
+            return f"{self.path} changed while it was played"
+        if self.strict is False or not used.played.machine.recording.connections:
+            return ""
+        find = partial(used.hollow, self.url)
+        return self._thread.call(find) if self._thread.running else find()
+
+    def summary(self, *, passed: bool) -> dict[str, Any]:
+        """Return what was served, as plain data for a receipt; known after the end.
+
+        passed: the block succeeded, so that what it left out is its own fault.
+        """
+        if self._use is None:
+            return {}
+        failures = self._use.differences(self.strict if passed else False)
+        if passed and (hollow := self._hollow()):
+            failures.append(hollow)
+        good = passed and not failures
+        return asdict(self._use.summary(strict=self.strict, passed=good, failures=tuple(failures)))
+
     def learned(self) -> list[str]:
         """Return the places of values that differ from run to run, each with the first pair of values."""
         played = None if self._use is None else self._use.played
@@ -205,10 +229,12 @@ class cassette(ProxyHarness):
         found = mismatches[since:]
         lines = [str(one) for one in found]
         if ended and not mismatches:  # otherwise those are the reason why it was not sent
-            lines = [f"recorded, but not sent by any client: {preview(one.frame)}" for one in self._missed()]
+            hollow, missed = self._hollow(), self._missed()
+            lines = [f"recorded, but not sent by any client: {preview(one.frame)}" for one in missed]
+            lines = [hollow, *lines] if hollow else lines
         more = [f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
         head = [one.summary for one in found[:1]] or [line.partition("\n")[0] for line in lines[:1]]
-        if lines and not found:
+        if lines and not found and not (self._use and self._use.changed):
             more.append("strict=False allows that (pytest: --nats-no-strict)")
         anew = f"to record it anew: {self.record_anew}"
         return "\n".join([*head, f"{self.path}:", *lines[:_SHOWN], *more, anew]) if lines else ""
@@ -234,11 +260,3 @@ class cassette(ProxyHarness):
         awaited = "" if self.mismatches() else self.waiting_for()
         waiting = [f"waiting for: {awaited}"] if awaited else []
         return "\n".join([head, *lacking, *waiting, *learned, *shared, super().failure_report(count)])
-
-
-async def _clients_left(used: CassetteUse) -> None:
-    """Wait until the player has read every frame that clients sent before they disconnected."""
-    played = used.played
-    with trio.move_on_after(_LEAVE):
-        while played is not None and played.connected:  # noqa: ASYNC110 (no event marks the end of a client)
-            await trio.sleep(0.001)

@@ -36,7 +36,8 @@ def capture(tmp_path: Path) -> Path:
         (["--mode", "all", "{x}", "--", "true"], 2, "name the upstream server"),
         (["--timeout", "0.01", "{x}", "--", "sleep", "60"], 1, "sleep did not end within 0.01 s"),
         (["{x}", "--", "sh", "-c", "exit 7"], 7, ""),
-        (["{x}", "--", "true"], 0, ""),
+        (["{x}", "--", "true"], 1, "no client connected to NATS_URL=nats://127.0.0.1:"),
+        (["--min-served", "0", "{x}", "--", "true"], 0, ""),
     ],
 )
 def test_exit_codes_and_sentences(arguments: list[str], code: int, expected: str, capture: Path) -> None:
@@ -70,6 +71,7 @@ def test_a_publish_that_is_forgotten_fails(
     lines: list[Line], flags: list[str], code: int, last: str | None, tmp_path: Path
 ) -> None:
     capture = write(tmp_path / "x.ncap", list(lines))
+    flags = ["--min-served", "0", *flags]
     done = CliRunner().invoke(main, ["cassette", "run", *flags, str(capture), "--", "true"])
     assert done.exit_code == code
     assert ("the first cause: " in done.output) == (last is not None)
@@ -110,10 +112,11 @@ def test_the_first_cause_is_told_of_a_program_that_hangs_and_of_one_that_is_inte
     assert done.returncode == code
     cause = "the first cause: connection 1 sent a frame that was never recorded: PUB other ''\n"
     lines = done.stderr.decode().splitlines(keepends=True)
-    anew = lines.pop(len(begin.splitlines()))
+    anew = lines.pop(len(begin.splitlines()) + 1)
     command = f"natsproxy cassette run --mode all --upstream nats://HOST:PORT {capture} -- python -S -c "
     assert anew.startswith(f"to record it anew: {command}")
-    assert "".join(lines) == f"{begin}{cause}  recorded on this subject: nothing\n"
+    receipt = f"receipt: 0 of 0 recorded exchanges served, 1 missed, not isolated ({capture}.receipt.json)\n"
+    assert "".join(lines) == f"{begin}{receipt}{cause}  recorded on this subject: nothing\n"
 
 
 WAITS: list[Line] = [*hello(1, "a"), (1, ">", b"PUB x 1\r\n1\r\nPUB x 1\r\n2\r\n")]
@@ -125,7 +128,7 @@ WAITS: list[Line] = [*hello(1, "a"), (1, ">", b"PUB x 1\r\n1\r\nPUB x 1\r\n2\r\n
         (WAITS, ["--timeout", "0.5"], "sleep 60", 1, "PUB x '1' from client 'a'"),
         (WAITS, [], "exit 7", 7, "PUB x '1' from client 'a'"),
         (WAITS, ["--no-strict"], "exit 7", 7, "PUB x '1' from client 'a'"),
-        (WAITS, ["--no-strict"], "exit 0", 0, None),
+        (WAITS, ["--no-strict", "--min-served", "0"], "exit 0", 0, None),
         (hello(1, "a"), ["--timeout", "0.5"], "sleep 60", 1, "all that was recorded was played"),
         (hello(1, "a"), [], "exit 7", 7, None),
     ],
@@ -190,8 +193,8 @@ def _recorded_options(tmp_path: Path, *flags: str) -> object:
     path = tmp_path / "new.ncap"
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         url = f"127.0.0.1:{upstream.getsockname()[1]}"
-        command = ["cassette", "run", "--mode", "all", "--upstream", url, *flags, str(path), "--", "true"]
-        done = CliRunner().invoke(main, command)
+        flags = ("--mode", "all", "--upstream", url, "--min-served", "0", *flags)
+        done = CliRunner().invoke(main, ["cassette", "run", *flags, str(path), "--", "true"])
     assert done.exit_code == 0, done.output
     (segment,) = open_capture(path).segments()
     return segment.settings.get("cassette")

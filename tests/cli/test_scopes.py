@@ -100,6 +100,26 @@ def test_a_program_chooses_cassettes(code: str, expected: int, said: list[str], 
     assert found == expected, stderr
     for one in said:
         assert one in stderr
+    receipt = json.loads((tapes / "tapes.receipt.json").read_text())
+    assert (receipt["exit_code"], bool(receipt["failures"])) == (expected, expected == 1)
+    if code:
+        rows = {use["test"]: use for use in receipt["cassettes"]}
+        assert [rows[name]["path"] for name in ("one", "two")] == [
+            str(tapes / "tapes" / f"{name}.ncap") for name in ("one", "two")
+        ]
+        assert rows["one"]["passed"]
+        assert receipt["isolated"]
+
+
+def test_a_scope_that_no_client_joins_fails(tapes: Path) -> None:
+    """Unless that is allowed."""
+    code = 'ask("PUT", body="one"); ask("DELETE")\n'
+    found, stderr = run(tapes, code, "--admin", "127.0.0.1:0")
+    assert found == 1
+    assert "scope one: no client" in stderr
+    assert run(tapes, code, "--admin", "127.0.0.1:0", "--no-strict")[0] == 0
+    found, stderr = run(tapes, code, "--admin", "127.0.0.1:0", "--no-strict", "--min-served", "1")
+    assert (found, "--min-served wants 1" in stderr) == (1, True)
 
 
 HOSTILE = """

@@ -107,7 +107,15 @@ def test_run_after_run_is_played_from_the_beginning(orders: Path, tmp_path: Path
     assert stays.process.returncode == 1
     assert stays.said[:2] == ["orders.ncap: as recorded"] * 2
     assert stays.said[2].startswith("orders.ncap: no client sent PUB orders.new ")
-    assert stays.said[-2:] == ["orders.ncap: as recorded", "4 runs, 1 of them not as recorded"]
+    assert [stays.said[-3], stays.said[-1]] == [
+        "orders.ncap: as recorded",
+        "4 runs, 1 of them not as recorded",
+    ]
+    receipt = json.loads(Path(f"{orders}.receipt.json").read_text())
+    (use,) = receipt["cassettes"]
+    assert (use["runs"], use["clients"], use["unused"], receipt["isolated"]) == (4, 4, 2, True)
+    assert (receipt["exit_code"], receipt["failed_by"], use["passed"]) == (1, "natsproxy", False)
+    assert stays.said[-2].startswith("receipt: ")
     facts = json.loads(stays.out)
     assert (facts["runs"], facts["clients"], facts["mismatches"], facts["unused"]) == (4, 4, 0, 2)
     assert open_capture(tmp_path / "all.ncap").tail() is None
@@ -123,7 +131,11 @@ def test_a_run_that_was_wrong_fails_the_command_in_the_end(orders: Path) -> None
     assert stays.said[-1] == "2 runs, 1 of them not as recorded"
     with staying(orders) as stays:
         pass
-    assert (stays.process.returncode, stays.said) == (0, ["0 runs"])
+    receipt = f"receipt: nothing was played, not isolated ({orders}.receipt.json)"
+    assert (stays.process.returncode, stays.said) == (0, [receipt, "0 runs"])
+    with staying(orders, "--min-served", "1", "--no-receipt") as stays:
+        pass
+    assert stays.process.returncode == 1
 
 
 @pytest.mark.server

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import trio
 
@@ -29,33 +29,53 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import CaptureError, ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.cassette.cassette_file import beside, replace
+from natsproxy.replay.cassette.cassette_used import differences, played, untouched
+from natsproxy.replay.cassette.fingerprint import Fingerprint, fingerprint
 from natsproxy.replay.cassette.merge import merge
 from natsproxy.replay.cassette.modes import MODES, Mode
 from natsproxy.replay.cassette.setup import run_setup
 from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import Given, MatchOptions
 from natsproxy.replay.observe import observe
+from natsproxy.replay.receipt import CassetteUsed
 from natsproxy.replay.server_playback.server import CassetteServer
 
 _DIAL_SECONDS: Final = 5.0
+_LEAVE: Final = 1.0  # seconds in which clients leave at the end
 
 
 class CassetteUse:
     """A cassette in use.
 
     address: for clients.  played: the server that plays, None while recording.  proxy: the recording
-    proxy. options: of the comparison and the filters, those that the capture holds included.  added: frames
-    that were added to the capture, once the use has ended.
+    proxy. options: of the comparison and the filters, those that the capture holds included.  before: the
+    capture as it is played.  added: frames that were added to the capture, and changed: another process
+    wrote it meanwhile, and kept: a recording is there; all once the use has ended.  left_behind: clients that
+    stayed.
     """
 
     def __init__(
-        self, address: Address, played: CassetteServer | None, proxy: Proxy | None, options: MatchOptions
+        self,
+        path: Path,
+        mode: Mode,
+        address: Address,
+        options: MatchOptions,
+        *,
+        played: CassetteServer | None = None,
+        before: Fingerprint | None = None,
+        proxy: Proxy | None = None,
     ) -> None:
+        self.path = path
+        self.mode = mode
         self.address = address
-        self.played = played
-        self.proxy = proxy
         self.options = options
+        self.played = played
+        self.before = before
+        self.proxy = proxy
         self.added = 0
+        self.left_behind = 0
+        self.changed = False
+        self.kept = False
         self.discarded = False
 
     @property
@@ -67,6 +87,13 @@ class CassetteUse:
     def recording(self) -> bool:
         """True while this use records the capture."""
         return self.played is None
+
+    @property
+    def clients(self) -> int:
+        """The number of clients that have connected."""
+        if self.played is not None:
+            return self.played.accepted
+        return 0 if self.proxy is None else self.proxy.accepted
 
     @property
     def mismatched(self) -> bool:
@@ -85,6 +112,46 @@ class CassetteUse:
             return self.played.unused()
         growing = self.played.machine.new_episodes is not None
         return [] if growing else self.played.machine.omitted()
+
+    def hollow(self, url: str) -> str:
+        """Return a sentence about a use that has shown nothing, `""` where it has shown something.
+
+        url: what the program had to connect to.
+        """
+        if self.played is not None:
+            return untouched(self.played, url)
+        return "" if self.clients else f"no client connected to {url}, so nothing was recorded"
+
+    def differences(self, strict: bool | None) -> list[str]:
+        """Return sentences about frames that were never recorded, and about those that `missed` returns."""
+        return [] if self.played is None else differences(self.played, self.missed(strict))
+
+    async def settle(self) -> None:
+        """Wait until every frame was compared that clients sent before they left."""
+        if self.played is not None:
+            await self.played.settle(_LEAVE)
+            self.left_behind = self.played.connected
+
+    def summary(self, *, whole: bool = True, **more: Any) -> CassetteUsed:
+        """Return the use for a receipt, once it has ended.
+
+        whole: count what the playback has not read, too.  more: other members.
+        """
+        more = {"mode": self.mode, "added": self.added, "left_behind": self.left_behind, **more}
+        if self.played is not None and self.before is not None:
+            return played(self.played, self.before, whole=whole, changed=self.changed, **more)
+        made = fingerprint(self.path) if self.kept else None
+        sha256, recorders = ("", ()) if made is None else (made.sha256, made.recorders)
+        return CassetteUsed(
+            str(self.path),
+            played=False,
+            options=self.options.stored(),
+            sha256=sha256,
+            recorded_by=recorders,
+            clients=self.clients,
+            reached_server=True,
+            **more,
+        )
 
     def discard(self) -> None:
         """Keep nothing of this use: the capture stays as it was."""
@@ -135,6 +202,7 @@ async def use(
         raise CaptureError("there is no such cassette, and mode none never records one", path=path)
     if plays(path, mode):
         _refuse_cut(path)
+        before = await trio.to_thread.run_sync(fingerprint, path)
         real_server = upstream if mode == "new_episodes" else None
         server = CassetteServer(
             path,
@@ -145,7 +213,7 @@ async def use(
         )
         if setup and real_server is not None:
             server.prepare = partial(run_setup, setup, real_server)
-        async with play(server) as cassette_use:
+        async with play(server, mode, before) as cassette_use:
             yield cassette_use
         return
     if upstream is None:
@@ -153,7 +221,7 @@ async def use(
     await _check_upstream(upstream, mode)
     if setup:
         await run_setup(setup, upstream)
-    async with _record(path, upstream, listen, options or {}) as cassette_use:
+    async with _record(path, mode, upstream, listen, options or {}) as cassette_use:
         yield cassette_use
 
 
@@ -185,15 +253,21 @@ def _refuse_cut(path: Path) -> None:
 
 
 @asynccontextmanager
-async def play(server: CassetteServer) -> AsyncIterator[CassetteUse]:
-    """Play a server's cassette for the length of the block; then add to it what was new."""
+async def play(server: CassetteServer, mode: Mode, before: Fingerprint) -> AsyncIterator[CassetteUse]:
+    """Play a server's cassette for the length of the block; then add to it what was new.
+
+    before: the capture as it is now, so that a change is seen.
+    """
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_serve, server)
-        cassette_use = CassetteUse(server.address, server, None, server.options)
+        cassette_use = CassetteUse(
+            server.path, mode, server.address, server.options, played=server, before=before
+        )
         yield cassette_use
         scope.cancel()
     if server.failure is not None:
         raise server.failure
+    cassette_use.changed = before.changed()
     server.options.filters.check(server.path)
     if not cassette_use.discarded:
         cassette_use.added = merge(server.path, server.take_additions(), server.options.filters)
@@ -210,7 +284,7 @@ async def _serve(
 
 @asynccontextmanager
 async def _record(
-    path: Path, upstream: Address, listen: Address, options: Given
+    path: Path, mode: Mode, upstream: Address, listen: Address, options: Given
 ) -> AsyncIterator[CassetteUse]:
     """Record to a new file beside the old one, which it replaces when the block ended well."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -218,13 +292,14 @@ async def _record(
     try:
         kept = MatchOptions(**options)
         async with observe(fresh, upstream, listen, kept) as proxy:
-            cassette_use = CassetteUse(proxy.listen[0], None, proxy, kept)
+            cassette_use = CassetteUse(path, mode, proxy.listen[0], kept, proxy=proxy)
             yield cassette_use
         if not cassette_use.discarded:
             kept.filters.check(path)
             if path.is_dir():  # noqa: ASYNC240 (a folder cannot be replaced by a file)
                 remove(path)
             replace(fresh, path)
+            cassette_use.kept = True
     finally:
         remove(fresh)
 

@@ -26,6 +26,7 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.cassette.file_names import safe_name
 from natsproxy.replay.cassette.record_mode import CassetteUse
+from natsproxy.replay.receipt import CassetteUsed
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.server_playback.playback import DEFAULT_INFO
 from natsproxy.replay.server_playback.server import CassetteServer
@@ -89,7 +90,8 @@ class Verdict:
     clients: those that connected.  frames: played ones.  mismatches: frames that were never recorded; missed:
     recorded ones that no client sent, and should have; unused: all that no client sent.  recorded: it was
     recorded, and is kept.  added: frames that were added.  hint: a sentence about the real server, for
-    a scope that failed.  failure: the reason why it could not go on.
+    a scope that failed.  failure: the reason why it could not go on.  differences: sentences about all these
+    without any value; used: for the receipt, once the use has ended.
     """
 
     scope: str
@@ -103,6 +105,8 @@ class Verdict:
     added: int = 0
     hint: str = ""
     failure: str = ""
+    differences: list[str] = field(default_factory=list)
+    used: CassetteUsed | None = None
 
     @property
     def ok(self) -> bool:
@@ -202,6 +206,10 @@ class _Scope:
         verdict.mismatches = [str(one) for one in use.played.mismatches]
         verdict.hint = use.played.unprepared
         verdict.unused = len(use.played.unused())
+        verdict.differences = use.differences(strict)
+        if strict is not False and not verdict.differences and use.played.machine.recording.connections:
+            verdict.failure = use.hollow("it")
+            verdict.differences += [verdict.failure] if verdict.failure else []
         if not verdict.mismatches:  # else those are the reason why it was not sent
             verdict.missed = [preview(one.frame) for one in use.missed(strict)]
 
@@ -316,6 +324,13 @@ class Scopes:
             else:
                 verdict.recorded = scope.use.recording and scope.keep and whole and not verdict.failure
                 verdict.added = scope.use.added
+                verdict.used = scope.use.summary(
+                    whole=False,
+                    strict=self._strict,
+                    test=scope.name,
+                    passed=verdict.ok,
+                    failures=tuple(dict.fromkeys(filter(None, (*verdict.differences, verdict.failure)))),
+                )
                 if whole or verdict.failure or verdict.added or scope.begun():
                     self._report(verdict)
             scope.ended.set()

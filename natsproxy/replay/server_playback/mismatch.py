@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.printable import printable
+from natsproxy.protocol.template import template
 from natsproxy.replay.conversation.difference import Difference, DifferenceText
 from natsproxy.replay.conversation.exchanges import RecordedExchange, key_of
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
@@ -24,6 +25,10 @@ _LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of 
 _BYTES: Final = 8 << 20  # of them
 # The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
 _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
+
+
+NOT_NATS: Final = "bytes that are not NATS"
+"""The frame of a mismatch that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,13 @@ class Mismatch:
         return f"client {self.name!r}" if self.name else f"connection {self.client_id}"
 
     @property
+    def kind(self) -> str:
+        """The frame by the template of its subject: no value is in it."""
+        op, blank, subject = self.frame.partition(" ")
+        subject = template(subject.encode()).decode(errors="replace")
+        return self.frame if self.frame == NOT_NATS else f"{op}{blank}{subject}"
+
+    @property
     def difference(self) -> str:
         """The difference from the nearest recorded frame on its subject, `""` without one."""
         nearest = self.candidates[0].difference if self.candidates else None
@@ -103,6 +115,8 @@ class Mismatch:
         return printable(f"{self.who} sent {self.frame}, {self._wrong()}{more}")
 
     def _wrong(self) -> str:
+        if self.frame == NOT_NATS:
+            return "which no server takes"
         if not self.candidates or self.candidates[0].difference is not None:
             return "which was never recorded"
         if self.candidates[0].early:
@@ -112,7 +126,9 @@ class Mismatch:
     def __str__(self) -> str:
         lines = [f"{self.who} sent a frame {self._wrong().replace('which', 'that')}: {self.text}"]
         lines += [line for candidate in self.candidates for line in candidate.lines()]
-        if self.compared:
+        if self.frame == NOT_NATS:
+            pass
+        elif self.compared:
             lines.append(f"  recorded on this subject: {self.compared} frames, {self.used} of them used")
         else:
             lines.append("  recorded on this subject: nothing")

@@ -30,10 +30,11 @@ from natsproxy.replay.conversation.recording import Recording
 from natsproxy.replay.conversation.steps import Event
 from natsproxy.replay.server_playback.actions import Action, DisconnectClient, ForwardToServer, SendToClient
 from natsproxy.replay.server_playback.client import Client
+from natsproxy.replay.server_playback.counts import Counts
 from natsproxy.replay.server_playback.delivery_requests import DeliveryRequests
 from natsproxy.replay.server_playback.effect_source import ClientFrame, EffectSource
 from natsproxy.replay.server_playback.live_server import LiveServer
-from natsproxy.replay.server_playback.mismatch import Mismatch, preview
+from natsproxy.replay.server_playback.mismatch import NOT_NATS, Mismatch, preview
 from natsproxy.replay.server_playback.new_episodes import NewEpisodes
 from natsproxy.replay.server_playback.pairing import Match, Pairing
 from natsproxy.replay.server_playback.played import PlayedPoll
@@ -140,6 +141,7 @@ class ServerPlayback:
                 try:
                     client.connect = parse_connect(frame.args, client.connect)
                 except ValueError:  # nats-server closes without an -ERR too
+                    self.malformed(client_id, "a CONNECT that cannot be read")
                     return [*actions, DisconnectClient(client_id), *self._follow_up()]
                 client.connect_frame = standalone(frame)
                 # The server's default is verbose, but before its CONNECT no client expects a +OK.
@@ -161,6 +163,13 @@ class ServerPlayback:
                 actions += self._on_frame(client, frame, now)
         actions += [_pong(client) for _ in range(pongs)]
         return [*actions, *self._follow_up()]
+
+    def malformed(self, client_id: int, reason: str) -> None:
+        """Note that a client sent bytes that are not NATS."""
+        client = self._clients.get(client_id)
+        if client is not None:
+            self.progress.counts.others.missed += 1
+            self._refusals.note(Mismatch(client.id, client.connect.name, NOT_NATS, f"{NOT_NATS} ({reason})"))
 
     def closed(self, client_id: int, now: int) -> list[Action]:
         """Handle the end of a client's connection."""
@@ -265,6 +274,28 @@ class ServerPlayback:
             and not (one.frame.subject in coming and _is_redelivery(one.frame.subject))
         ]
 
+    def count(self, *, whole: bool = True) -> Counts:
+        """Return the counts of client frames so far.
+
+        whole: read the recording to its end for them; nothing more can be played then.
+        """
+        base, asked = self.progress.counts, self.progress.polls.asked
+        while whole and (entry := self.recording.read()) is not None:
+            if isinstance(entry, RecordedExchange):
+                count, poll = base.of(entry.frame.subject), self._pairing.may_repeat(entry.kind)
+                exempt = entry.kind is FrameKind.INBOX or (poll and asked(entry.conn, entry.key))
+                count.recorded += 1
+                count.exempt += exempt
+                count.unused += not exempt
+        counts, missing = base.copy(), {one.seq for one in self.unused()}
+        for connection in self.progress.connections.values():
+            for queue in connection.unused.by_key.values():
+                for one in queue:
+                    count = counts.of(one.frame.subject)
+                    count.unused += one.seq in missing
+                    count.exempt += one.seq not in missing
+        return counts
+
     # -- one frame
 
     def _on_frame(self, client: Client, frame: Frame, now: int) -> list[Action]:
@@ -310,6 +341,7 @@ class ServerPlayback:
         self, client: Client, frame: Frame, kind: FrameKind, found: Match | PlayedPoll | None, now: int
     ) -> list[Action]:
         if isinstance(found, PlayedPoll):
+            self.progress.counts.of(found.exchange.frame.subject).repeated += 1
             return self._answer(self._pairing.repeat(client, found, frame, kind, now))
         client.keep_history(frame)
         if kind is FrameKind.INBOX and client.playing is not None:  # its request will name it
@@ -323,6 +355,7 @@ class ServerPlayback:
 
     def _refer(self, sent: ClientFrame) -> list[Action]:
         """Give an unrecorded frame to the source for those."""
+        self.progress.counts.of(self.matcher.seen(sent.frame).subject).missed += 1
         inboxes: list[Action] = []
         if self.new_episodes is not None:  # they name inboxes as the recording does, and need their sids
             inboxes = self._answer_all(self._pairing.unnamed_inboxes(sent.client, sent.now))

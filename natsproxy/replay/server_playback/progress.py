@@ -24,6 +24,7 @@ from natsproxy.replay.conversation.exchanges import (
 )
 from natsproxy.replay.conversation.frame_kind import POLLS, Consumer, FrameKind
 from natsproxy.replay.conversation.recording import Recording
+from natsproxy.replay.server_playback.counts import Counts
 from natsproxy.replay.server_playback.played import LastWrites, PlayedPoll, PlayedPolls, RecentExchanges
 from natsproxy.wire.frames import Frame
 
@@ -152,7 +153,8 @@ class Progress:
     """The progress of all connections.
 
     recent, polls, writes: see `played.py`.  frames, played: the number of frames that were read, and played.
-    reached: the last recorded frame that happened live (seq), and its time (ns).
+    reached: the last recorded frame that happened live (seq), and its time (ns).  counts: of client frames,
+    by subject.  undelivered: the number of recorded server frames whose client had left.
     """
 
     def __init__(self, recording: Recording, *, window: int = WINDOW) -> None:
@@ -162,6 +164,8 @@ class Progress:
         self.polls = PlayedPolls()
         self.writes = LastWrites()
         self.frames = self.played = 0
+        self.counts = Counts()
+        self.undelivered = 0
         self.reached: tuple[int, int] = (-1, 0)
         self._window = window
         self._size = 0
@@ -194,6 +198,7 @@ class Progress:
             self._size += entry.size
             if isinstance(entry, RecordedExchange):
                 self.frames += 1
+                self.counts.of(entry.frame.subject).recorded += 1
                 self.connections[entry.conn].put(entry)
                 self._effects[entry.seq] = []
             else:

@@ -232,6 +232,7 @@ class RecordedEffects(EffectSource):
         self._progress.sent(pending, now)
         client = self._clients.get(target.client_id)
         if client is None:
+            self._progress.undelivered += 1
             return []
         client.committed = client.committed or not pending.effect.follows_poll
         if target.share is not None and client.playing is not None:

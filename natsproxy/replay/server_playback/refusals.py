@@ -59,13 +59,17 @@ class Refusals(EffectSource):
         """Refuse an unrecorded frame; the reason has the difference from the nearest recorded one."""
         client, frame = sent.client, sent.frame
         mismatch = mismatch_of(client, frame, self._progress, self._matcher, self._advisor)
-        if len(self.mismatches) < _MISMATCHES:
-            self.mismatches.append(mismatch)
+        self.note(mismatch)
         reason = REASON
         if mismatch.difference:  # quotes and other letters would end an -ERR, or confuse its readers
             reason += b": " + _UNSAFE.sub("", mismatch.difference)[:_LONGEST].encode()
         data = _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked)
         return [SendToClient(client.id, data), *self._to_requesters(frame, reason)]
+
+    def note(self, mismatch: Mismatch) -> None:
+        """Keep a mismatch."""
+        if len(self.mismatches) < _MISMATCHES:
+            self.mismatches.append(mismatch)
 
     def _to_requesters(self, frame: Frame, reason: bytes) -> list[Action]:
         """End the requests that wait for this answer, and get no other."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import trio
 
@@ -36,6 +36,7 @@ from natsproxy.wire.ops import C2S
 from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Scanner
 
+_ROUNDS: Final = 5  # of trio's loop
 BACKLOG = 8 << 20
 """Unread bytes of one client beyond which no client is read from, until it has taken them."""
 
@@ -79,10 +80,12 @@ class CassetteServer:
         self.address = listen or Address()
         self.connected = 0
         self.accepted = 0
+        self.dialled = False
         self.last_activity = 0
         self.upstream = upstream
         self.prepare: Callable[[], Awaitable[None]] | None = None
         self._preparing = trio.Lock()
+        self.unrecorded = unrecorded
         self._legs: dict[int, Leg] = {}
         self._full: set[int] = set()  # clients that have too many bytes to read
         self._scopes: dict[int, trio.CancelScope] = {}
@@ -154,6 +157,17 @@ class CassetteServer:
             return f"the real server to take {upstream.backlog} bytes"
         frame = self.machine.waiting_for()
         return f"{self.connected} clients to leave" if frame == "nothing" else frame
+
+    async def settle(self, limit: float) -> None:
+        """Wait until every frame was played that clients sent before they left.
+
+        limit: seconds to wait for clients that stay.
+        """
+        with trio.move_on_after(limit):
+            for _ in range(_ROUNDS):  # clients that have come and gone may not be accepted yet
+                await trio.lowlevel.checkpoint()
+            while self.connected:
+                await self._changed.wait()
 
     # -- serving
 
@@ -232,6 +246,7 @@ class CassetteServer:
             self._perform(self.machine.received(client_id, frames, self.last_activity))
             # The frames before the malformed one were played: nats-server handles them too.
             if isinstance(wrong, Malformed):
+                self.machine.malformed(client_id, wrong.reason)
                 leg.write(encode.err("Unknown Protocol Operation"))
                 return False
             return True
@@ -282,22 +297,18 @@ class CassetteServer:
         assert self._nursery is not None
         if self._tap is not None:
             self._tap(client_id, "s2c", data)
-        try:
+        # A client that is gone may have sent frames that are not read yet: its task reads on to the end.
+        with suppress(LegLost):
             idle = not leg.backlog  # else a flush of it is running already
             leg.write(data)
             if idle and leg.backlog:
-                self._nursery.start_soon(self._flush, client_id, leg)
+                self._nursery.start_soon(self._flush, leg)
             if leg.backlog > BACKLOG:
                 self._full.add(client_id)
-        except LegLost:
-            self._scopes[client_id].cancel()
 
-    async def _flush(self, client_id: int, leg: Leg) -> None:
-        try:
+    async def _flush(self, leg: Leg) -> None:
+        with suppress(LegLost):
             await leg.flush()
-        except LegLost:
-            if client_id in self._scopes:
-                self._scopes[client_id].cancel()
 
     def _end_connection(self, client_id: int) -> None:
         self._legs[client_id].finish()  # half-closed first: the frames sent before still arrive
@@ -309,6 +320,7 @@ class CassetteServer:
         client_id = action.client_id
         upstream = self._upstreams.get(client_id)
         if upstream is None:
+            self.dialled = True
             barriers = [one for one in self._upstreams.values() if not one.passed.is_set()]
             behind = () if action.barrier else barriers
             upstream = Upstream(self.upstream, partial(self._answered, client_id), behind=behind)

@@ -1,0 +1,73 @@
+"""The counts of a playback by subject template, for its receipt.
+
+Their number is bounded: subjects beyond it share one count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from natsproxy.protocol.template import template
+
+TEMPLATES: Final = 1000
+
+
+@dataclass(slots=True)
+class Count:
+    """The client frames of one subject template.
+
+    recorded: those that the capture holds; of these unused: sent by no client; exempt: not sent, and nobody
+    misses them (polls that came less often, subscriptions to inboxes).  missed: those that were sent and
+    never recorded.  repeated: polls that were answered as an earlier one.
+    """
+
+    recorded: int = 0
+    unused: int = 0
+    exempt: int = 0
+    missed: int = 0
+    repeated: int = 0
+
+    @property
+    def served(self) -> int:
+        """The recorded frames that clients have sent."""
+        return self.recorded - self.unused - self.exempt
+
+    def add(self, other: Count) -> None:
+        """Add another count."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+class Counts:
+    """The counts by template; others: of those beyond `limit`."""
+
+    def __init__(self, limit: int = TEMPLATES) -> None:
+        self.by_template: dict[bytes, Count] = {}
+        self.others = Count()
+        self._limit = limit
+
+    def of(self, subject: bytes) -> Count:
+        """Return the count that a subject belongs to, to change it."""
+        key = template(subject)
+        found = self.by_template.get(key)
+        if found is None:
+            if len(self.by_template) >= self._limit:
+                return self.others
+            found = self.by_template[key] = Count()
+        return found
+
+    def copy(self) -> Counts:
+        """Return the same counts, that may change alone."""
+        made = Counts(self._limit)
+        made.by_template = {key: replace(count) for key, count in self.by_template.items()}
+        made.others = replace(self.others)
+        return made
+
+    @property
+    def total(self) -> Count:
+        """The sum of all."""
+        total = Count()
+        for count in (*self.by_template.values(), self.others):
+            total.add(count)
+        return total
