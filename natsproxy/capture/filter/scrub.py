@@ -87,8 +87,14 @@ class Scrubber:
             return frame.raw
         return encode.message(frame.op, subject, sid=frame.sid, reply=reply, headers=block, body=body)
 
-    def seen(self, frame: Frame, direction: Direction) -> Frame:
-        """Return a whole frame as a recording would show it."""
+    def seen(self, frame: Frame, direction: Direction, asked: bytes = b"") -> Frame:
+        """Return a whole frame as a recording would show it.
+
+        asked: the subject of the request that it answers, where that did not pass here.
+        """
+        wanted = asked and (self._filters.scrub is not None or _is_on(self._scopes, asked))
+        if wanted and frame.subject not in self._requests:
+            _remember(self._requests, frame.subject, asked)
         data = self.frame(frame)
         return frame if data == frame.raw else next(frames(data, direction))
 

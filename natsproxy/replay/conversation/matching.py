@@ -117,10 +117,13 @@ class Matcher:
         if self._codec is None:
             return None
         found = self._codec(subject)
-        if found is None and self._requests:
-            asked = self._requests.get(self.identifiers.to_recorded(subject))
-            found = None if asked is None else self._codec(asked)
+        if found is None and (asked := self._asked(subject)):
+            found = self._codec(asked)
         return found
+
+    def _asked(self, subject: bytes) -> bytes:
+        """Return the subject of the recorded request whose answers have this live subject, "" for none."""
+        return self._requests.get(self.identifiers.to_recorded(subject), b"") if self._requests else b""
 
     def any_subject(self, frame: Frame) -> bool:
         """Tell whether a frame may agree with one on another subject."""
@@ -132,7 +135,8 @@ class Matcher:
 
     def seen(self, live: Frame) -> Frame:
         """Return a live frame as a recording would show it: without filtered values."""
-        return live if self._scrubber is None else self._scrubber.seen(live, C2S)
+        # Nobody live may have sent the request: only one who answers plays.
+        return live if self._scrubber is None else self._scrubber.seen(live, C2S, self._asked(live.subject))
 
     def counted(self, frame: Frame) -> Frame:
         """Return a publish for people: without what need not agree, and the form of what must be alike."""

@@ -81,7 +81,7 @@ class ServerPlayback:
         timing: Literal["answers", "recorded"] = "answers",
         options: MatchOptions = DEFAULT,
     ) -> None:
-        reads = bool(options.match_as or options.match_command)
+        reads = bool(options.match_as or options.match_command or options.filters)
         self.recording = Recording(source, repeat=options.repeat, requests=reads)
         self.progress = Progress(self.recording, window=window)
         self.identifiers = IdentifierMap()

@@ -9,6 +9,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from natsproxy.addresses import Address
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from natsproxy.replay.cassette.record_mode import use
@@ -101,6 +102,51 @@ async def test_a_mismatch_does_not_tell_the_secret(tmp_path: Path) -> None:
         (mismatch,) = playing.played.mismatches
         assert '{"card":"[filtered]","n":7}' in str(mismatch)
         assert "hunter" not in str(mismatch)
+
+
+async def _answer(url: str, server: Address | None, secret: bytes) -> None:
+    """Answer a request; server: where it is sent, past the cassette, None while that is played."""
+    received = bytearray()
+
+    async def until(end: bytes) -> None:
+        with trio.fail_after(10):
+            while end not in received:
+                received.extend(await stream.receive_some())
+
+    async with await trio.open_tcp_stream("127.0.0.1", int(url.rsplit(":", 1)[1])) as stream:
+        await stream.send_all(b'CONNECT {"verbose":false,"name":"bank"}\r\nSUB pin 1\r\nPING\r\n')
+        await until(b"PONG\r\n")
+        if server is not None:
+            async with await trio.open_tcp_stream(server.host, server.port) as asking:
+                await asking.send_all(b"CONNECT {}\r\nPUB pin _INBOX.q 0\r\n\r\n")
+                await until(b"MSG pin 1 _INBOX.q")
+        await until(b"MSG pin 1 _INBOX.q")
+        await stream.send_all(b"PUB _INBOX.q %d\r\n%b\r\nPING\r\n" % (len(secret), secret))
+        received.clear()
+        await until(b"PONG\r\n")
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filter_bodies": "pin"},
+        {"filter_json": "pin /pin"},
+        {"scrub": lambda subject, headers, body: b"gone" if subject == "pin" else body},
+    ],
+    ids=lambda given: next(iter(given)),
+)
+async def test_the_answer_of_one_who_is_not_asked_live_is_filtered_too(
+    options: dict[str, object], tmp_path: Path
+) -> None:
+    path, given = tmp_path / "x.ncap", read(options)
+    async with nats_server() as server, use(path, "once", upstream=server, options=given) as recording:
+        await _answer(recording.url, server, b'{"pin":1111}')
+    assert b"1111" not in _everything(path)
+    async with use(path, options=given) as playing:
+        await _answer(playing.url, None, b'{"pin":2222}')
+        assert playing.played is not None
+        assert [str(one) for one in playing.played.mismatches] == []
 
 
 @pytest.mark.parametrize("stored", [FILTERS, None, {7: {b"x": b"\xff"}}])
