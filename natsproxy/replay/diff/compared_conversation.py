@@ -91,7 +91,7 @@ class ComparedConversation:
 
     def _step(self, step: Step) -> ComparedStep | None:
         # Before the frame's own group: it names the consumer itself.
-        if step.direction == S2C and (name := server_chosen_name(step.frame)):
+        if step.frame.op == Op.MSG and (name := server_chosen_name(step.frame)):
             self._server_names[name] = None
         asked = self._requests.get(step.frame.subject) if step.direction == S2C else None
         stream = b"" if asked is None else asked.stream

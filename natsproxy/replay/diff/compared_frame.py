@@ -12,6 +12,7 @@ import base64
 import json
 import re
 from collections.abc import Container
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import errors, headers
@@ -25,6 +26,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import frames
 
 COMPARED: Final = (Op.PUB, Op.HPUB, Op.SUB, Op.MSG, Op.HMSG, Op.ERR)
+_CACHED: Final = 200  # bytes of a subject whose row is remembered
 KINDS: Final = ("SUB", "PUB", "MSG", "-ERR")
 _GENERATED: Final = re.compile(rb"(?=[^.]*[0-9])[0-9A-Za-z_:+/-]{13,}={0,2}")
 _DIGITS: Final = b"0123456789"
@@ -81,14 +83,25 @@ def compared(
 
 def group_of(subject: bytes, server_names: Container[bytes] = ()) -> str:
     """Return the row of a subject: its template, with all that may be generated as `*`."""
+    found = _group(subject) if len(subject) <= _CACHED else _group.__wrapped__(subject)
+    if not (server_names and found.startswith(("$JS.", "$O."))):
+        return found
+    return ".".join("*" if token.encode() in server_names else token for token in found.split("."))
+
+
+@lru_cache(4096)
+def _group(subject: bytes) -> str:
     tokens = template(subject).split(b".")
     own = tokens[0] in (b"$JS", b"$O")
+    return _shown(
+        b".".join(
+            b"*" if _GENERATED.fullmatch(token) or (own and _is_mixed(token)) else token for token in tokens
+        )
+    )
 
-    def is_generated(token: bytes) -> bool:
-        named_by_library = own and (token in server_names or _is_mixed(token))
-        return named_by_library or _GENERATED.fullmatch(token) is not None
 
-    return _shown(b".".join(b"*" if is_generated(token) else token for token in tokens))
+def _shown(text: bytes) -> str:
+    return text.decode(errors="replace")
 
 
 def _is_mixed(token: bytes) -> bool:
@@ -98,10 +111,6 @@ def _is_mixed(token: bytes) -> bool:
     return not (token.islower() or token.isupper() or token.istitle()) or any(
         map(_DIGITS.__contains__, token)
     )
-
-
-def _shown(text: bytes) -> str:
-    return text.decode(errors="replace")
 
 
 def _api_error(frame: Frame) -> str:
@@ -120,7 +129,7 @@ def _prepared(frame: Frame) -> Frame:
     subject, reply = _ack_subject(frame.subject), _ack_subject(frame.reply)
     if subject != frame.subject or reply != frame.reply:
         frame = frame._replace(subject=subject, reply=reply)
-    if _STORED in frame.body[:80]:
+    if frame.op == Op.MSG and _STORED in frame.body[:80]:
         frame = _opened(frame)
     return frame
 

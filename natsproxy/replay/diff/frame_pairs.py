@@ -47,6 +47,7 @@ _AT_THE_END: Final = 2000
 _BYTES: Final = 64 << 20
 _POLLS: Final = 64  # polls of a row that repetitions are compared with
 _OVERHEAD: Final = 1024
+_SHARED: Final = 256  # frames that may keep the read alive that they came with
 
 
 class Place(NamedTuple):
@@ -128,7 +129,8 @@ class FramePairs:
         waiting = Waiting(one, place, shape_of(frame))
         if self._found(bucket, waiting, side):
             return
-        waiting.one = kept(one)
+        if self._waiting > _SHARED:
+            waiting.one = kept(one)
         bucket.sides[side].add(waiting)
         inbox = _inbox(waiting.one)
         if side and inbox:
@@ -220,9 +222,10 @@ class FramePairs:
             return (
                 learned if self._matcher.identifiers.unify(ours.args, theirs.args, learned, "error") else None
             )
-        names = server_chosen_name(ours), server_chosen_name(theirs)
-        if all(names):
-            self._matcher.identifiers.pair_tokens(*names, learned)
+        if ours.op == Op.MSG:
+            names = server_chosen_name(ours), server_chosen_name(theirs)
+            if all(names):
+                self._matcher.identifiers.pair_tokens(*names, learned)
         if self._matcher.differs(ours, theirs, learned) is not None:
             return None
         if not self._are_in_sequence(recorded, live, learned):
@@ -231,6 +234,8 @@ class FramePairs:
 
     def _are_in_sequence(self, recorded: ComparedStep, live: ComparedStep, learned: LearnedPairs) -> bool:
         ours, theirs = recorded.compared.sequences, live.compared.sequences
+        if not (ours or theirs):
+            return True
         unify = self._matcher.identifiers.unify_message_ids
         return len(ours) == len(theirs) and not any(
             unify(a, b, learned) for a, b in zip(ours, theirs, strict=True)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.capture.format.records import Frames, Preamble
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.replay.conversation.exchanges import shape_of
-from natsproxy.replay.conversation.steps import Step, events
+from natsproxy.replay.conversation.steps import Step, scan, whole_frames
+from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
 _SENT: Final = (Op.PUB, Op.HPUB, Op.SUB)
@@ -34,6 +36,20 @@ class _Sender:
     conn: ConnectionId
     name: str = ""
     sent: Counter[int] = field(default_factory=Counter)
+    frames: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """True when enough of its frames were seen."""
+        return self.frames >= _FRAMES
+
+    def note(self, frame: Frame) -> None:
+        """Take a frame of its client."""
+        if frame.op == Op.CONNECT:
+            self.name = _name(frame.args)
+        elif frame.op in _SENT and not self.is_known:
+            self.frames += 1
+            self.sent[shape_of(frame)] += 1
 
 
 def partners(recorded: Path | str, observed: Path | str) -> Partners:
@@ -55,22 +71,24 @@ def partners(recorded: Path | str, observed: Path | str) -> Partners:
 
 def _by_name(path: Path | str) -> dict[str, list[_Sender]]:
     senders: dict[ConnectionId, _Sender] = {}
-    for event in events(path):
-        if not isinstance(event, Step) or event.direction != C2S:
-            continue
-        sender = senders.get(event.conn)
-        if sender is None:
-            if len(senders) >= _CONNECTIONS:
-                continue
-            sender = senders[event.conn] = _Sender(event.conn)
-        if event.frame.op == Op.CONNECT:
-            sender.name = _name(event.frame.args)
-        elif event.frame.op in _SENT and sender.sent.total() < _FRAMES:
-            sender.sent[shape_of(event.frame)] += 1
-    found: defaultdict[str, list[_Sender]] = defaultdict(list)
+
+    def cut(conn: ConnectionId, item: Frames, seq: int, t: int) -> tuple[list[Step], int]:
+        sender = senders.get(conn)
+        if item.direction == C2S and (len(senders) < _CONNECTIONS if sender is None else not sender.is_known):
+            sender = senders.setdefault(conn, _Sender(conn))
+            for frame in whole_frames(item.data, item.direction, path):
+                sender.note(frame)
+        return [], item.frames
+
+    for _, item, found in scan(path, cut):
+        if isinstance(item, Preamble):
+            for event in found:
+                if isinstance(event, Step):
+                    senders.setdefault(event.conn, _Sender(event.conn)).note(event.frame)
+    by_name: defaultdict[str, list[_Sender]] = defaultdict(list)
     for _, sender in sorted(senders.items(), key=lambda one: one[0][1:]):
-        found[sender.name].append(sender)
-    return found
+        by_name[sender.name].append(sender)
+    return by_name
 
 
 def _name(args: bytes) -> str:

@@ -38,6 +38,8 @@ class Sequences(NamedTuple):
 
 def sequences(frame: Frame, direction: Direction, stream: bytes = b"") -> Sequences:
     """Return the sequences of a frame.  stream: that of the request which it answers."""
+    if frame.op == Op.SUB:
+        return Sequences(frame)
     found: list[bytes] = []
     block, body = frame.headers if frame.header_size else b"", frame.body
     if b"-Sequence:" in block:
