@@ -177,11 +177,11 @@ def test_a_publish_that_is_forgotten_fails_and_strict_wants_everything(tmp_path:
     with pytest.raises(CassetteMismatch) as caught, cassette(path):
         pass
     text = re.sub(r":\d+,", ":0,", str(caught.value))
-    assert text == f"{absent}{absent.splitlines()[0]}\n{forgotten}"
+    assert text.startswith(f"{absent}{absent.splitlines()[0]}\n{forgotten}")
     with pytest.raises(CassetteMismatch) as caught, cassette(path) as tape:
-        asyncio.run(say(tape.url, b"SUB x 1\r\n"))
+        asyncio.run(say(tape.url, ask))
     head = forgotten.splitlines()[0]
-    assert str(caught.value) == f"{head}\n{path}:\n{forgotten}"
+    assert str(caught.value).startswith(f"{head}\n{path}:\n{forgotten}")
     with cassette(path, strict=False) as tape:
         assert len(tape.unused()) == 2
     assert [one.split()[1] for one in tape.unused()] == ["$JS.API.STREAM.INFO.S", "x"]
