@@ -214,7 +214,7 @@ def _advice(mismatch: Mismatch) -> Advice | None:
     return next((one.accepted for one in mismatch.candidates if one.accepted is not None), None)
 
 
-@pytest.mark.parametrize("most", [30, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
+@pytest.mark.parametrize("most", [16, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_option_of_a_mismatch_accepts_its_frame(
     name: str, most: int, folder: File, played: dict[str, Played]
@@ -249,7 +249,7 @@ def test_a_forgotten_publish_is_named(name: str, folder: File, played: dict[str,
             assert key_of(frame) in {one.key for one in machine.unused()}, frame.raw
 
 
-@pytest.mark.parametrize("most", [20, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
+@pytest.mark.parametrize("most", [12, pytest.param(sys.maxsize, marks=pytest.mark.long, id="all")])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_forgotten_ack_or_change_is_an_error(
     name: str, most: int, folder: File, played: dict[str, Played]
