@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.replay.conversation.frame_kind import FrameKind
 from natsproxy.replay.conversation.frame_text import changed_lines, frame_text
-from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedPairs
+from natsproxy.replay.conversation.identifier_map import INBOX, IdentifierMap, LearnedPairs
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.steps import PUBLISHES, Step, events
@@ -222,9 +222,18 @@ def _field(ours: ComparedFrame, theirs: ComparedFrame, matcher: Matcher) -> str:
     if ours.status != theirs.status:
         return "status"
     found = matcher.differs(ours.frame, theirs.frame, LearnedPairs())
+    if found is not None:  # an inbox of another client says less than what else differs
+        found = matcher.differs(_without_inboxes(ours), _without_inboxes(theirs), LearnedPairs()) or found
     if found is None:  # the other one has its like elsewhere
         return "number" if ours.sequences == theirs.sequences else "sequence"
     return f"body {found.place}" if found.place.startswith("/") else found.place
+
+
+def _without_inboxes(one: ComparedFrame) -> Frame:
+    frame = one.frame
+    if frame.reply.startswith(INBOX):
+        frame = frame._replace(reply=INBOX)
+    return frame._replace(subject=INBOX) if frame.subject.startswith(INBOX) else frame
 
 
 def _lines(frame: Frame) -> list[str]:

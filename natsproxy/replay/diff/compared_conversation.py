@@ -1,7 +1,7 @@
 """A capture as the frames that are compared, answers grouped under their requests.
 
-Frames that the server's clock sends are not compared: heartbeats and flow control, and redeliveries without a
-nak (their number depends on how fast a client was).  Such redeliveries are counted and shown.
+Frames that the server's clock sends are not compared: heartbeats and flow control, the ends of pulls that
+wait, and redeliveries without a nak (their number depends on how fast a client was).  The last two are shown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from natsproxy.capture.format.records import GapRecord
 from natsproxy.protocol.jetstream import parse_ack, parse_api
 from natsproxy.protocol.subjects import matches
 from natsproxy.replay.conversation.exchanges import standalone
-from natsproxy.replay.conversation.frame_kind import FrameKind, kind_of
+from natsproxy.replay.conversation.frame_kind import FrameKind, delivery_request, kind_of
 from natsproxy.replay.conversation.match_options import MatchOptions
 from natsproxy.replay.conversation.steps import PUBLISHES, Step, walk
 from natsproxy.replay.diff.compared_frame import ComparedFrame, compared, server_chosen_name
@@ -46,12 +46,17 @@ class ComparedStep(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """A request.  stream: the one that it is about.  t: its time, None once it was answered."""
+    """A request.
+
+    stream: the one that it is about.  t: its time, None once it was answered.  waits: it is a pull that the
+    server's clock may end.
+    """
 
     group: str
     use: FrameKind
     stream: bytes
     t: int | None
+    waits: bool = False
 
 
 class ComparedConversation:
@@ -112,6 +117,8 @@ class ComparedConversation:
         if request is None or timed:
             repeated = not sent and any(matches(one, frame.subject) for one in self._options.repeat)
             return ComparedStep(step, found, FrameKind.READ if repeated else use, timed=timed)
+        if found.ends_pull and request.waits:
+            return ComparedStep(step, found, request.use, request.group, timed=True)
         if sent or request.t is None:
             return ComparedStep(step, found, request.use, request.group)
         self._requests[frame.subject] = request._replace(t=None)
@@ -121,7 +128,10 @@ class ComparedConversation:
         frame = step.frame
         if frame.reply:
             call = parse_api(frame.subject)
-            self._requests[frame.reply] = _Request(group, use, call.stream if call else b"", step.t)
+            stream = call.stream if call else b""
+            pull = delivery_request(frame) if use is FrameKind.PULL else None
+            waits = pull is not None and not pull.no_wait
+            self._requests[frame.reply] = _Request(group, use, stream, step.t, waits)
             self.asked[frame.reply] = frame.subject
         if frame.body.startswith(b"-NAK"):
             ack = parse_ack(frame.subject)

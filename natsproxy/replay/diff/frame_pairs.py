@@ -47,6 +47,7 @@ _AT_THE_END: Final = 2000
 _BYTES: Final = 64 << 20
 _POLLS: Final = 64  # polls of a row that repetitions are compared with
 _OVERHEAD: Final = 1024
+_BUCKETS: Final = 20_000  # beyond them the empty ones go
 _SHARED: Final = 256  # frames that may keep the read alive that they came with
 
 
@@ -100,6 +101,9 @@ class _Bucket:
     sides: tuple[_Queue, _Queue] = field(default_factory=lambda: (_Queue(), _Queue()))
     polls: dict[int, tuple[Frame, Frame]] = field(default_factory=dict)
 
+    def __bool__(self) -> bool:
+        return bool(self.polls or self.sides[0].all or self.sides[1].all)
+
 
 class FramePairs:
     """Finds pairs.  limit: the most frames that wait in memory."""
@@ -122,7 +126,11 @@ class FramePairs:
         """Take a frame of the recorded (0) or the observed (1) capture."""
         conn, partner = one.step.conn, self._partners[side].get(one.step.conn)
         place = Place(row, one.compared.kind, partner and (partner if side else conn))
-        bucket = self._buckets.setdefault(place, _Bucket())
+        bucket = self._buckets.get(place)
+        if bucket is None:
+            if len(self._buckets) >= _BUCKETS:
+                self._buckets = {at: one for at, one in self._buckets.items() if one}
+            bucket = self._buckets[place] = _Bucket()
         frame = one.compared.frame
         if place.kind == "PUB" and frame.reply.startswith(INBOX):
             self._inboxes[side][frame.reply] = None
@@ -212,6 +220,11 @@ class FramePairs:
 
     def _forget(self, bucket: _Bucket, waiting: Waiting, side: int) -> None:
         bucket.sides[side].remove(waiting)
+        inbox = _inbox(waiting.one) if side else b""
+        if inbox in self._answers:
+            left = [one for one in self._answers.pop(inbox) if one[1] is not waiting]
+            if left:
+                self._answers[inbox] = left
         self._waiting -= 1
         self._bytes -= waiting.one.compared.frame.wire_size + _OVERHEAD
 
