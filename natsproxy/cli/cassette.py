@@ -16,7 +16,6 @@ from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
 from natsproxy.cli.paths import FilePath, tell_continuation
-from natsproxy.cli.program import run_program
 from natsproxy.cli.receipts import ReceiptFile, receipt_options
 from natsproxy.cli.replay_to_client import report_cassette, say_added
 from natsproxy.cli.scoped_run import ScopedRun
@@ -24,6 +23,7 @@ from natsproxy.cli.scopes import ScopeOptions, scope_options
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
+from natsproxy.processes.program import run_program
 from natsproxy.replay.cassette.modes import MODES
 from natsproxy.replay.cassette.record_anew import ANY_SERVER, option_flags, shell_line
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use

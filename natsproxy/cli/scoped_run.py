@@ -11,12 +11,12 @@ import click
 import trio
 
 from natsproxy.cli.foreground import run_stoppable
-from natsproxy.cli.program import run_program
 from natsproxy.cli.receipts import ReceiptFile
 from natsproxy.cli.scopes import ADMIN_URL_VARIABLE, ScopeOptions, Verdicts, chosen
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
+from natsproxy.processes.program import run_program
 from natsproxy.replay.cassette.modes import Mode
 from natsproxy.replay.cassette.record_mode import use
 from natsproxy.replay.cassette.scopes import Scopes, cassette_of

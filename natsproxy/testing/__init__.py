@@ -15,6 +15,7 @@ Input: a test's calls, which run on a proxy of `net` in a trio thread (`thread`)
 (`frame_log`).  Read `harness` first: the calls that `TestProxy` (`proxy`) and `cassette` (`cassettes`) share.
 """
 
+from natsproxy.processes.nats_server import NatsServer
 from natsproxy.testing import faults
 from natsproxy.testing.cassettes import CassetteMismatch, cassette
 from natsproxy.testing.faults import (
@@ -36,7 +37,6 @@ from natsproxy.testing.faults import (
 from natsproxy.testing.frame_log import SeenFrame, WaitTimeout
 from natsproxy.testing.harness import FaultNeverFired
 from natsproxy.testing.proxy import TestProxy
-from natsproxy.testing.server import NatsServer
 from natsproxy.testing.thread import BlockingCall
 
 __all__ = [
