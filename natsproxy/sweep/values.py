@@ -107,7 +107,7 @@ class Run:
 
 
 class Verdict(Enum):
-    """What a run says of the program."""
+    """The judgement on a run of the program, in a word."""
 
     PASSED = "passed"
     FAILED_LOUDLY = "failed loudly"
