@@ -11,7 +11,7 @@ import tempfile
 from collections import deque
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from signal import SIGTERM
+from signal import SIGKILL, SIGTERM
 from threading import Thread
 from types import TracebackType
 
@@ -19,6 +19,7 @@ from natsproxy.errors import NatsproxyError
 
 _READY = 15.0  # seconds
 _KEPT = 1_000  # lines of the server's log that are kept
+_STORE = "js"
 _MONITORS = re.compile(r"Starting http monitor on \S*:(\d+)$")
 _LISTENS = re.compile(r"Listening for client connections on \S*:(\d+)$")
 
@@ -87,12 +88,15 @@ class NatsServer:
         config.write_text(self._config, encoding="utf-8")
         command = [str(self._executable), "-a", "127.0.0.1", "-p", str(self.port or -1), "-c", str(config)]
         if self._jetstream:
-            command += ["-js", "-sd", str(config.with_name("js"))]
+            command += ["-js", "-sd", str(config.with_name(_STORE))]
         if self._monitor:
             command += ["-m", str(self._monitor_port or -1)]
-        self._process = subprocess.Popen(  # noqa: S603 (the program is the caller's)
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
-        )
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 (the program is the caller's)
+                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+            )
+        except OSError as error:
+            raise NatsproxyError(f"cannot run {self._executable}: {error.strerror or error}") from None
         states: SimpleQueue[bool] = SimpleQueue()
         self._reader = Thread(target=self._read, args=(states,), name="nats-server-log", daemon=True)
         self._reader.start()
@@ -136,8 +140,17 @@ class NatsServer:
             self._process.wait()
         self._reader.join()
 
+    def forget(self) -> None:
+        """Delete what JetStream has stored; call it while the server is stopped."""
+        shutil.rmtree(Path(self._folder.name) / _STORE, ignore_errors=True)
+
     def __exit__(
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        self._folder.cleanup()
+
+    def discard(self) -> None:
+        """Kill it and delete its folder; it may have ended before."""
+        self.stop(SIGKILL)
         self._folder.cleanup()

@@ -19,20 +19,26 @@ from natsproxy.config.tls import UpstreamTls
 from natsproxy.errors import ConfigError
 from natsproxy.net.proxy import Proxy
 from natsproxy.replay.errors import ServerLost
+from natsproxy.rules.interface import Chain
 
 DRAIN: Final = 5.0
 """Seconds in which connections that are still open at the end may finish."""
 
 
 @asynccontextmanager
-async def running_proxy(settings: ProxySettings) -> AsyncIterator[Proxy]:
-    """Run a proxy for the length of the block, and drain it; yield it when it listens."""
-    proxy = Proxy(settings)
+async def running_proxy(
+    settings: ProxySettings, chain: Chain | None = None, *, drain: float = DRAIN
+) -> AsyncIterator[Proxy]:
+    """Run a proxy for the length of the block, and drain it; yield it when it listens.
+
+    drain: seconds in which connections that are still open may finish.
+    """
+    proxy = Proxy(settings, chain)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
         yield proxy
         # Ends `serve`, and with it the nursery, when a capture is whole.
-        await proxy.drain(DRAIN, answers=False)
+        await proxy.drain(drain, answers=False)
 
 
 @asynccontextmanager

@@ -1,0 +1,39 @@
+"""The connections of a proxy that are open when a run's time is over, and bytes that clients left unread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from natsproxy.net.proxy import Proxy
+from natsproxy.sweep.values import OpenConnection
+
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+
+
+async def open_connections(proxy: Proxy) -> list[OpenConnection]:
+    """Return the open connections, in the order of their numbers."""
+    ports = {one.port for one in proxy.listen}
+    queues = {local: unread for local, remote, unread in _sockets() if remote in ports}
+    found = []
+    for _, relay in sorted(proxy.relays.items()):
+        connection = relay.session.connection
+        port = relay.accepted.facts.peer.rpartition(":")[2]
+        unread = queues.get(int(port)) if port.isdecimal() else None
+        found.append(OpenConnection(connection.key, len(connection.subs), unread=unread))
+    return found
+
+
+def _sockets() -> Iterator[tuple[int, int, int]]:
+    """Yield local port, remote port and unread bytes of each socket; none where the system does not tell."""
+    for table in _TABLES:
+        with suppress(OSError):
+            for line in table.read_text().splitlines()[1:]:
+                _, local, remote, _, queues, *_ = line.split()
+                yield _port(local), _port(remote), int(queues.partition(":")[2], 16)
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)

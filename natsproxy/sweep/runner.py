@@ -1,0 +1,173 @@
+"""One run of the program: its server, a proxy with the trial's rules before it, and what came of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from natsproxy.config.recording import RecordSettings
+from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.events import Event, Firing
+from natsproxy.net.proxy import Proxy
+from natsproxy.processes.program import Tail, run_shell
+from natsproxy.replay.transport_proxy import running_proxy
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import parse_rules
+from natsproxy.rules.kinds import KINDS
+from natsproxy.sweep.open_connections import open_connections
+from natsproxy.sweep.programs import Program, Started
+from natsproxy.sweep.values import Run, Trial
+from natsproxy.sweep.worlds import COMMAND_SECONDS, RunServer, World
+
+CAPTURE: Final = "run.ncap"
+OUTPUT: Final = "output.txt"
+_DRAIN: Final = 2.0  # seconds in which frames that the program sent at its end may reach the server
+_MOST_FIRINGS: Final = 10_000
+_LEAVE: Final = 0.3  # seconds in which the children of a program that has ended may end too
+
+
+async def run_once(
+    world: World,
+    program: Program,
+    folder: Path,
+    limit: float,
+    *,
+    trial: Trial | None = None,
+    check: str = "",
+    seed: int = 1,
+) -> Run:
+    """Run a program once, before a server that `world` gives it; everything has ended when this returns.
+
+    trial: its rules are in force from the start; None for a baseline.  folder: gets the recording
+    (`run.ncap`) and the end of the output (`output.txt`).  limit: seconds that the program has.  check: a
+    shell command that looks at the server after the run.  seed: of the rules' random choices.
+    Where there is no server, or the program cannot be started, the run has that as its problem.  Raises
+    ConfigError for rules that cannot be used.
+    """
+    rules = parse_rules(trial.rules, KINDS) if trial else ()
+    folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - at once
+    one = _OneRun(
+        program, folder, Run(None, 0.0, limit, folder / CAPTURE), trial, RuleChain(rules, seed=seed)
+    )
+    try:
+        async with world.server() as server:
+            await one.run(server, seed)
+            if check and not one.result.problem:
+                await one.check(check, server.url)
+    except* NatsproxyError as errors:
+        one.result.problem = one.result.problem or _first(errors)
+    (folder / OUTPUT).write_text(one.result.output, encoding="utf-8")
+    return one.result
+
+
+def _first(errors: BaseExceptionGroup[NatsproxyError]) -> str:
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error)
+
+
+class _OneRun:
+    """A run while it goes on."""
+
+    def __init__(
+        self, program: Program, folder: Path, result: Run, trial: Trial | None, chain: RuleChain
+    ) -> None:
+        self._program = program
+        self._folder = folder
+        self.result = result
+        self._trial = trial
+        self._chain = chain
+        self._tail = Tail()
+        self._fired = trio.Event()  # the rule that marks the place
+
+    async def run(self, server: RunServer, seed: int) -> None:
+        """Run the program before a server, and keep what comes of it."""
+        record = RecordSettings(self.result.capture, rotate_size=0, overflow="wait")
+        settings = replace(server.legs, seed=seed, record=record)
+        async with running_proxy(settings, self._chain, drain=_DRAIN) as proxy:
+            proxy.subscribe(self._notice)
+            if server.probe:
+                await proxy.try_upstream()
+                if proxy.unready is not None:
+                    raise ConfigError(proxy.unready)
+            async with self._restarting(server):
+                await self._program_before(proxy)
+            if not self.result.problem and not proxy.accepted:
+                self.result.problem = self._never_connected(proxy)
+        if proxy.unwritten is not None:
+            self.result.problem = proxy.unwritten
+
+    def _notice(self, event: Event) -> None:
+        if isinstance(event, Firing) and len(self.result.firings) < _MOST_FIRINGS:
+            self.result.firings.append(event)
+            if event.acted and self._chain.rules and event.rule == self._chain.rules[0].name:
+                self._fired.set()
+
+    @asynccontextmanager
+    async def _restarting(self, server: RunServer) -> AsyncIterator[None]:
+        """Restart the server when the trial's place comes, where the trial asks for that."""
+        how = self._trial.restart if self._trial else ""
+        if not how:
+            yield
+            return
+        if server.restart is None:
+            raise ConfigError("only a server of the sweep's own can be restarted (--server)")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._restart, server.restart, how == "keep")
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _restart(self, restart: Callable[[bool], Awaitable[None]], keep: bool) -> None:
+        await self._fired.wait()
+        await restart(keep)
+
+    async def _program_before(self, proxy: Proxy) -> None:
+        url = f"nats://{proxy.listen[0]}"
+        began = trio.current_time()
+        result = self.result
+        try:
+            async with self._program.run(url, self._tail, self._folder) as program:
+                with trio.move_on_after(result.limit):
+                    result.code = await program.wait()
+                result.seconds = trio.current_time() - began
+                if result.code is None:
+                    result.open = await open_connections(proxy)
+                    result.stack = await program.stack()
+                else:
+                    await self._look_for_left(program)
+        finally:
+            result.output = self._tail.text() + result.output
+
+    async def _look_for_left(self, program: Started) -> None:
+        """Say which processes the program left behind; those that are about to end are none."""
+        with trio.move_on_after(_LEAVE):
+            while program.left():  # noqa: ASYNC110 (no event tells the end of another process's child)
+                await trio.sleep(_LEAVE / 6)
+        if left := program.left():
+            said = f"{self._program.name} ended and left {len(left)} running, now ended: {', '.join(left)}"
+            self.result.output = f"\n{said}\n"
+            if self._trial is None:
+                self.result.problem = f"{said}: it must run in the foreground"
+
+    def _never_connected(self, proxy: Proxy) -> str:
+        code = self.result.code
+        how = f"did not end within {self.result.limit:g} s" if code is None else f"ended with {code}"
+        last = self.result.output.strip().rpartition("\n")[2]
+        return (
+            f"{self._program.name} {how} and no client connected to NATS_URL=nats://{proxy.listen[0]}: "
+            "it must connect there" + (f"; it printed: {last}" if last else "")
+        )
+
+    async def check(self, command: str, url: str) -> None:
+        """Run the user's check."""
+        code, output = await run_shell(command, {**os.environ, "NATS_URL": url}, COMMAND_SECONDS)
+        if code is None:
+            self.result.problem = f"the check {command!r} did not end within {COMMAND_SECONDS:g} s"
+        self.result.check_code, self.result.check_output = code, output

@@ -1,0 +1,71 @@
+"""One run of a program, before servers of three kinds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+
+from natsproxy.capture.read.reader import open_capture
+from tests.sweep.kit import lives, python, run, shell, trial
+
+DROP_FIRST = {"name": "first", "kind": "drop", "op": ["PUB"], "subject": "a", "limit": 1}
+
+
+async def test_exit_code_output_and_recording(tmp_path: Path) -> None:
+    done = await run(python("ask(b'SUB a 1\\r\\nPUB a 2\\r\\nhi\\r\\n'); sys.exit(3)"), tmp_path)
+    assert (done.code, done.problem, done.stack, done.open) == (3, "", "", [])
+    assert done.output.split() == ["MSG", "a", "1", "2", "hi"]
+    assert (tmp_path / "output.txt").read_text() == done.output
+    assert 0 < done.seconds < done.limit
+    assert done.capture == tmp_path / "run.ncap"
+    assert open_capture(done.capture).tail() is None
+
+
+async def test_rules_act_and_their_firings_are_kept(tmp_path: Path) -> None:
+    program = python("ask(b'SUB a 1\\r\\nPUB a 2\\r\\nhi\\r\\nPUB a 2\\r\\nyo\\r\\n')")
+    done = await run(program, tmp_path, trial=trial(DROP_FIRST))
+    assert done.output.split() == ["MSG", "a", "1", "2", "yo"]
+    assert [(one.rule, one.key, one.m, one.subject) for one in done.firings] == [("first", "hello/1", 1, "a")]
+
+
+async def test_runs_side_by_side_see_only_their_own_server(tmp_path: Path) -> None:
+    program = python("ask(b'SUB a 1\\r\\nPUB a 2\\r\\nhi\\r\\n'); time.sleep(0.3); ask(b'')")
+    done = {}
+
+    async def one(name: str) -> None:
+        done[name] = await run(program, tmp_path / name)
+
+    async with trio.open_nursery() as nursery:
+        for name in "abc":
+            nursery.start_soon(one, name)
+    assert [one.output.split() for one in done.values()] == [["MSG", "a", "1", "2", "hi"]] * 3
+
+
+async def test_time_is_over(tmp_path: Path) -> None:
+    program = python("ask(b'SUB a 1\\r\\nSUB b 2\\r\\nPUB a 2\\r\\nhi\\r\\n'); time.sleep(100)")
+    done = await run(program, tmp_path, limit=1.0)
+    assert done.code is None
+    assert 1.0 <= done.seconds < 2.0
+    (left,) = done.open
+    assert (left.key, left.subscriptions, left.unread) == ("hello/1", 2, 0)
+
+
+async def test_bytes_that_a_program_does_not_read(tmp_path: Path) -> None:
+    program = python("link.sendall(b'SUB a 1\\r\\nPUB a 2\\r\\nhi\\r\\n'); time.sleep(100)")
+    (left,) = (await run(program, tmp_path, limit=1.0)).open
+    assert left.unread == len("MSG a 1 2\r\nhi\r\n")
+
+
+async def test_processes_of_a_program_that_hangs_are_ended(tmp_path: Path) -> None:
+    """Also those in a session of their own, and orphans."""
+    pids = tmp_path / "pids"
+    sleeper = f"sh -c 'echo $$ >> {pids}; exec sleep 100'"
+    done = await run(
+        shell(f"{sleeper} & setsid {sleeper} & (setsid -f {sleeper}) ; trap '' TERM; wait; sleep 100"),
+        tmp_path,
+        limit=1.0,
+    )
+    assert done.code is None
+    assert len(pids.read_text().split()) == 3
+    assert not [pid for pid in pids.read_text().split() if lives(pid)]
