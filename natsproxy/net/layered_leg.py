@@ -134,6 +134,11 @@ class LayeredLeg(ABC):
         return self._inner.unread
 
     @property
+    def arrived(self) -> bool:
+        """True if the peer's kernel has all that we sent."""
+        return self._inner.arrived
+
+    @property
     def delivered(self) -> bool:
         """True if the peer's kernel has all that we sent, and our end."""
         return self._inner.delivered

@@ -128,6 +128,11 @@ class AnyLeg(PlaneLeg, Protocol):
         ...
 
     @property
+    def arrived(self) -> bool:
+        """True if the peer's kernel has all that we sent; else, or not known, False."""
+        ...
+
+    @property
     def delivered(self) -> bool:
         """True if the peer's kernel has all that we sent, and our end; else, or not known, False."""
         ...
@@ -353,9 +358,14 @@ class Leg:
         return self._asked(termios.FIONREAD) or 0
 
     @property
+    def arrived(self) -> bool:
+        """True if the peer's kernel has all that we sent; else, or not known, False."""
+        return not self.backlog and self._asked(termios.TIOCOUTQ) == 0
+
+    @property
     def delivered(self) -> bool:
         """True if the peer's kernel has all that we sent, and our end; else, or not known, False."""
-        return self._finished and not self.backlog and self._asked(termios.TIOCOUTQ) == 0
+        return self._finished and self.arrived
 
     def _asked(self, request: int) -> int | None:
         """Return a number of bytes that the kernel knows; None where it does not tell."""
@@ -385,6 +395,7 @@ class Leg:
 
 LINGER: Final = 1.0
 """Seconds that a peer has to take the bytes before the end."""
+_LOOK: Final = 0.001  # seconds between looks at bytes on their way
 
 
 async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
@@ -399,6 +410,16 @@ async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
         async with trio.open_nursery() as nursery:
             for leg in waiting:
                 nursery.start_soon(_close_in_order, leg)
+
+
+async def arrive(legs: Sequence[AnyLeg]) -> None:
+    """Wait until the peers' kernels have all that was sent: an RST would destroy what is on its way."""
+    with trio.move_on_after(LINGER, shield=True):
+        for leg in legs:
+            with suppress(LegLost):
+                await leg.flush()
+                while not (leg.gone or leg.arrived):  # noqa: ASYNC110 (the kernel has no event for it)
+                    await trio.sleep(_LOOK)
 
 
 def _closed(leg: AnyLeg) -> bool:

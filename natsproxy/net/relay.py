@@ -23,7 +23,7 @@ from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import EARLY, NEVER, Deadlines
 from natsproxy.net.error_boundary import error_boundary
 from natsproxy.net.lazy_nursery import LazyNursery
-from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, linger
+from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, arrive, linger
 from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Plane, PlaneConnection
 from natsproxy.net.tcp import TcpInfo
@@ -98,6 +98,8 @@ class Relay:
                 raise self.error
             assert self.end is not None  # only `_stop` and `failed` stop the tasks
             if self.end.reset:
+                if self.end.flush:
+                    await arrive(self.legs)
                 for leg in self.legs:
                     leg.reset()
             else:

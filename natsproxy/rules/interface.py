@@ -134,9 +134,10 @@ class Decision(NamedTuple):
     before, after: whole frames to send ahead of it and behind it.
     until: hold it to that time (ns).  overtake: frames behind it need not wait.  defer: send it after that
     many following frames of its direction, at `until` at the latest.
-    close: end the connection (after answering).  cause: the rule that acted last, for records.  firings: in
-    order; the session fills in their ordinal.  conditions_changed: a link rule came into force with this
-    frame: ask for `conditions` again.
+    close: end the connection (after answering); `out` is the frame without that, of which `close.at` says how
+    much goes on.  cause: the rule that acted last, for records.  firings: in order; the session fills in
+    their ordinal.  conditions_changed: a link rule came into force with this frame: ask for `conditions`
+    again.
     """
 
     out: tuple[bytes, ...] | None = None

@@ -50,12 +50,14 @@ class Authenticate(NamedTuple):
 class End(NamedTuple):
     """End the connection.
 
-    Flush the bytes sent, half-close the client leg and drain it, then close both; `reset`: RST on both, now.
+    Flush the bytes sent, half-close the client leg and drain it, then close both; `reset`: RST on both, now;
+    with `flush` when the peers have the bytes sent before.
     """
 
     cause: str
     detail: str = ""
     reset: bool = False
+    flush: bool = False
 
 
 Action = Send | Finish | Record | Emit | Authenticate | End

@@ -182,6 +182,27 @@ class DirectionRecords:
             )
             self.put(record)
 
+    def cut_off(
+        self, part: bytes, ordinal: int, out_first: int, now: int, cause: str, *, secret: bool
+    ) -> None:
+        """Record the part of a frame that went out as the last bytes of the direction."""
+        if self.on:
+            record = Frames(
+                conn=self._conn,
+                direction=self._direction,
+                data=part,
+                frames=1,
+                ops=0,
+                in_first=None,
+                in_t=None,
+                out_first=out_first,
+                out_t=now,
+                cause=cause,
+                flags=Flags.CUT,
+                extra={"of": ordinal},
+            )
+            self.put(record, secret=secret)
+
     def left(self, rest: bytes, first: int, now: int) -> None:
         """Record bytes that were received and never scanned: whole frames, maybe, and a partial one."""
         if not self.on:
@@ -441,14 +462,25 @@ class DirectionPipe:
         self.sender.kept(data, run.frames, run.ops)
         self.records.stayed(data, run, first, now, cause)
 
-    def drop(self, frame: Frame, ordinal: int, now: int, cause: str) -> None:
+    def drop(self, frame: Frame, ordinal: int, now: int, cause: str, *, secret: bool = False) -> None:
         """Drop a frame, its missing part included."""
         self.flush(now)
         self.sender.surplus[frame.op] -= 1
         if frame.missing:
-            self.open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None)
+            self.open = OpenFrame(frame.op, ordinal, frame.raw, None, cause, frame.wire_size, None, secret)
         else:
-            self.records.stayed(frame.raw, frame, ordinal, now, cause)
+            self.records.stayed(frame.raw, frame, ordinal, now, cause, secret=secret)
+
+    def cut_off(self, frame: Frame, part: bytes, ordinal: int, now: int, cause: str) -> None:
+        """Drop a frame at which the connection ends, but send the part of it that its receiver still gets.
+
+        Nothing of it goes out where earlier frames wait, since those are lost.
+        """
+        secret = self.records.changes((frame.raw, part))
+        self.drop(frame, ordinal, now, cause, secret=secret)
+        if part and not self.outbox.active:
+            self.sender.write(part)
+            self.records.cut_off(part, ordinal, self.out_next, now, cause, secret=secret)
 
     def replace(self, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
         """Send what a decision puts in the place of a frame, when it says so.

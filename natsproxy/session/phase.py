@@ -140,11 +140,11 @@ class Lifecycle:
         """Move to the phase that follows an event."""
         self.phase = TRANSITIONS[self.phase].get(event, self.phase)
 
-    def end(self, cause: str, detail: str = "", *, reset: bool = False) -> None:
-        """Request the end of the connection; the first cause is the one that counts."""
+    def end(self, cause: str, detail: str = "", *, reset: bool = False, flush: bool = False) -> None:
+        """Request the end of the connection (see `End`); the first cause is the one that counts."""
         if self.phase is not OVER:
             self.step(PhaseEvent.END)
-            self._actions.append(End(cause, detail, reset))
+            self._actions.append(End(cause, detail, reset, flush))
 
     def notice(self, level: str, text: str, now: int) -> None:
         """Emit a notice about this connection; level: "info", "warning" or "error"."""

@@ -21,6 +21,7 @@ from natsproxy.rules.interface import (
     LinkConditions,
     SubscriptionCheck,
 )
+from natsproxy.rules.model.verdicts import Close, Cut
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit
 from natsproxy.session.connection import ProxiedConnection
@@ -218,9 +219,11 @@ class RuleRunner:
         if decision.firings:
             self._emit_numbered(decision.firings, ordinal)
         close = decision.close
-        if close is not None:
-            pipe.drop(frame, ordinal, now, decision.cause or close.cause)
-            self.close(pipe, close.cause, close.raw, close.reset, now)
+        if close is not None and close.at is not Cut.AFTER:
+            out = (frame.raw,) if decision.out is None else decision.out
+            part = close.at.part(out[0]) if out else b""
+            pipe.cut_off(frame, part, ordinal, now, decision.cause or close.cause)
+            self.close(pipe, close, now)
             return
         passes = decision.out is None or len(decision.out) > 0
         self.keep_in_step(pipe, frame, passes, decision.upstream_subject, now)
@@ -245,6 +248,9 @@ class RuleRunner:
         # Last: a link that stops or swallows does so after this frame.
         if decision.conditions_changed:
             self.update_conditions(now)
+        if close is not None:
+            pipe.flush(now)
+            self.close(pipe, close, now)
 
     def _emit_numbered(self, firings: tuple[Firing, ...], ordinal: int) -> None:
         for f in firings:
@@ -298,10 +304,11 @@ class RuleRunner:
         else:
             self._pipes[C2S].inject(answer, 0, now, "rule")
 
-    def close(self, pipe: DirectionPipe, cause: str, raw: bytes, reset: bool, now: int) -> None:
-        """End the connection because a rule says so; raw: frames that the client gets first."""
-        if reset:
-            self._lifecycle.end(close_reasons.RULE, cause, reset=True)
+    def close(self, pipe: DirectionPipe, close: Close, now: int) -> None:
+        """End the connection because a rule says so."""
+        cause, raw = close.cause, close.raw
+        if close.reset:
+            self._lifecycle.end(close_reasons.RULE, cause, reset=True, flush=close.at is not Cut.BEFORE)
         elif pipe.direction == C2S and raw:
             # In the server's order: after its responses to earlier frames.
             self._fences.answer(raw, now).end = (close_reasons.RULE, cause)

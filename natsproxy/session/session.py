@@ -652,7 +652,7 @@ class Session:
             if lifecycle.phase is Phase.READY or (direction == C2S and not lifecycle.shut):
                 self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
-            runner.close(self.pipes[S2C], close.cause, close.raw, close.reset, now)
+            runner.close(self.pipes[S2C], close, now)
         # Held frames leave in the order of their times on both legs, as far as one call can do that.
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
             pipe.sender.release(now, limit)

@@ -70,7 +70,8 @@ async def stage(chain: RuleChain | None = None, **settings: Any) -> AsyncIterato
     """Give a stage; chain: the rules; settings: of the proxy."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=5_000)
     upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
-    proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=(Server(upstream),), **settings), chain)
+    settings = {"listen": (Listener(),), **settings}
+    proxy = Proxy(ProxySettings(upstream=(Server(upstream),), **settings), chain)
     made = Stage(proxy, listener)
     async with listener, trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)

@@ -8,6 +8,7 @@ import pytest
 
 from natsproxy.rules.interface import Decision, LinkConditions
 from natsproxy.session import close_reasons
+from natsproxy.session.actions import End
 from natsproxy.session.fences import Fences
 from natsproxy.wire.ops import C2S, S2C, Op
 from tests.session.parts import Parts, frame, run
@@ -157,7 +158,7 @@ def test_the_connection_ends_behind_the_last_answer() -> None:
     parts.fences.answer(b"-ERR 'a'\r\n", 0)
     parts.fences.end_here(b"-ERR 'b'\r\n", close_reasons.CLIENT_PROTOCOL, "why", 0)
     assert pong(parts) == b"-ERR 'a'\r\n-ERR 'b'\r\n"
-    assert parts.end == (close_reasons.CLIENT_PROTOCOL, "why", False)
+    assert parts.end == End(close_reasons.CLIENT_PROTOCOL, "why")
 
 
 def test_a_client_that_has_not_shown_who_it_is_ends_without_a_fence() -> None:
@@ -165,7 +166,7 @@ def test_a_client_that_has_not_shown_who_it_is_ends_without_a_fence() -> None:
     parts.connection.lifecycle.shut = True
     parts.fences.end_here(b"-ERR 'a'\r\n", close_reasons.UNAUTHORIZED, "why", 0)
     assert (parts.sent(), parts.sent(S2C)) == (b"", b"-ERR 'a'\r\n")
-    assert parts.end == (close_reasons.UNAUTHORIZED, "why", False)
+    assert parts.end == End(close_reasons.UNAUTHORIZED, "why")
 
 
 def test_an_end_waits_for_its_pong_no_longer_than_the_timeout() -> None:

@@ -14,7 +14,7 @@ from natsproxy.events import Greeted, Notice
 from natsproxy.rules.interface import Decision, EmptyChain, LinkConditions
 from natsproxy.rules.model.verdicts import Close
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Send
+from natsproxy.session.actions import End, Send
 from natsproxy.session.session import Session
 from natsproxy.session.values import SessionSettings
 from natsproxy.wire import encode
@@ -387,7 +387,7 @@ def test_the_servers_own_time_out_comes_alone() -> None:
     assert play.to_client == INFO + b"-ERR 'Authentication Timeout'\r\n"
     play.eof(S2C)
     assert play.end is not None
-    assert play.end == (close_reasons.SERVER_CLOSED, "the server said 'Authentication Timeout'", False)
+    assert play.end == End(close_reasons.SERVER_CLOSED, "the server said 'Authentication Timeout'")
 
 
 def test_a_client_that_closes_after_a_refusal_of_a_played_capture_has_closed_itself() -> None:

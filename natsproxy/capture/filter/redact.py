@@ -130,7 +130,7 @@ class Secrets:
         secret: another form of its frame is one (see `changed`).
         """
         if not record.ops:  # the connection ended inside a frame, so the op is unknown
-            yield self._cut_off(record)
+            yield self._cut_off(record, secret)
             return
         if record.flags or secret:
             begun = head(bytes(record.data), record.direction)
@@ -168,14 +168,14 @@ class Secrets:
         subject = self.renamed(frame.subject)
         return subject is None or self._is_secret(frame._replace(subject=subject))
 
-    def _cut_off(self, record: Frames) -> Frames:
+    def _cut_off(self, record: Frames, secret: bool) -> Frames:
         """Return a record that holds no whole frame, or more than one, without its secrets."""
         data = bytes(record.data)
         begun = head(data, record.direction)
         if (
             begun is not None
             and begun.op in MESSAGE_OPS
-            and (self._is_secret(begun) or self._would_be(begun))
+            and (secret or self._is_secret(begun) or self._would_be(begun))
         ):
             return without_payload(record, begun, WITHHELD)
         clean = redact_frames(data, record.direction, self._is_secret)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from natsproxy.events import Firing
 from natsproxy.rules.interface import Decision
 from natsproxy.rules.model import verdicts
-from natsproxy.rules.model.verdicts import Verdict
+from natsproxy.rules.model.verdicts import Cut, Verdict
 from natsproxy.rules.rewriting.frames import RewrittenFrame
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction
@@ -99,7 +99,7 @@ class DecisionBuilder:
     def decision(self) -> Decision:
         """Return the sum of the verdicts."""
         if self.close is not None:
-            return Decision(out=(), close=self.close, cause=self.cause, firings=tuple(self.firings))
+            return Decision(out=self._out(), close=self.close, cause=self.cause, firings=tuple(self.firings))
         until = self.now + self.delay if self.delay else None
         if self.latest is not None:
             until = max(self.latest, until or 0)
@@ -168,8 +168,8 @@ def _reorder(builder: DecisionBuilder, verdict: Any) -> None:
 
 
 def _close(builder: DecisionBuilder, verdict: Any) -> None:
-    builder.over = True
-    builder.close = verdict
+    builder.over = verdict.at is Cut.BEFORE  # else it still passes the later rules, and is rewritten
+    builder.close = builder.close or verdict
 
 
 def _start_condition(builder: DecisionBuilder, verdict: Any) -> None:

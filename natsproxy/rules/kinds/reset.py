@@ -2,7 +2,8 @@
 
 Peers see this when a host crashes, or a firewall or load balancer drops the connection.  With a frame
 selector it happens at that frame; without one when the rule comes into force (also on connections that are
-already open), or when `between` begins.
+already open), or when `between` begins.  With `at` the receiver of the frame has the part of it before the
+RST: that waits until the receiver's kernel has the bytes, for a second at most.
 """
 
 from __future__ import annotations
@@ -10,31 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.rules.kinds.close import AT_A_FRAME
-from natsproxy.rules.model.rule import Action, Hit, Kind, LinkAction
+from natsproxy.rules.kinds.close import AT, AT_A_FRAME, ending
+from natsproxy.rules.model.rule import Action, Kind
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.verdicts import Close, Verdict
-from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Direction
-
-
-class Resetting(LinkAction):
-    """Ends connections with RST."""
-
-    label = "reset"
-
-    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """End the connection at this frame."""
-        return Close("reset", reset=True)
-
-    def start(self, hit: Hit) -> tuple[list[tuple[Direction, bytes]], Close | None]:
-        """End the connection now."""
-        return [], Close("reset", reset=True)
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     """Return the action."""
-    return Resetting()
+    return ending("reset", settings, selector, reset=True)
 
 
 KIND = Kind(
@@ -50,5 +34,6 @@ subject = "orders.>"
 after = 2
 limit = 1
 """,
+    (AT,),
     ops=0,
 )

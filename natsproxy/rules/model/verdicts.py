@@ -8,6 +8,7 @@ Times are absolute nanoseconds of the proxy's one clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,41 @@ class Reorder:
     until: int
 
 
+class Cut(Enum):
+    """The place of a connection's end: before a frame, inside it, or after it."""
+
+    BEFORE = "before"
+    HEAD = "head"
+    PAYLOAD = "payload"
+    AFTER = "after"
+
+    def part(self, raw: bytes) -> bytes:
+        """Return the bytes of a whole frame that its receiver still gets.
+
+        HEAD: half of its control line.  PAYLOAD: the control line and half of the payload; of a frame that
+        has none, half of the line.
+        """
+        if self is Cut.BEFORE:
+            return b""
+        if self is Cut.AFTER:
+            return raw
+        line = raw.index(b"\n") + 1
+        inside = self is Cut.PAYLOAD and len(raw) > line
+        return raw[: line + (len(raw) - line - len(b"\r\n")) // 2 if inside else line // 2]
+
+
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Do not pass the frame; end the connection with `cause`.
+    """End the connection with `cause` at the frame: its receiver gets what `at` says of it.
 
-    raw: whole frames (an `-ERR`) that the client gets first.  reset: both legs end with RST, at once.
+    raw: whole frames (an `-ERR`) that the client gets first.  reset: both legs end with RST: at once or,
+    where the receiver gets anything of the frame, when it has that.
     """
 
     cause: str
     raw: bytes = b""
     reset: bool = False
+    at: Cut = Cut.BEFORE
 
 
 Verdict = Replace | Drop | Deny | Answer | Hold | Inject | Duplicate | Reorder | Close | StartCondition
