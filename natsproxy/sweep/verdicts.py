@@ -1,0 +1,353 @@
+"""The judge: what the clean runs have in common, and the verdict on each run beside them.
+
+`Baseline.of(runs)`, then `judge(baseline, run, trial)`.  The first rule that fits decides.
+
+1. The run itself failed (`Run.problem`), or no rule fired: not reached.  A program that does something else
+   although no fault took place is flaky.
+2. It did not end: deaf, if a connection is open that has subscriptions, and the client does not answer our
+   PING, or leaves bytes unread, or leaves messages without an ack though the baseline acked those of this
+   stream.  Otherwise hung.
+3. Another exit code than the baseline's: failed loudly.  The program knew.
+4. The exit code as before, but the user's check says something else: wrong.
+5. The exit code as before, but its publishes differ (`published.py` says what is compared): wrong.
+   - Lost: a clean run published it and this one did not, or the fault took it, JetStream never acknowledged
+     it, and the program did not send it again.  What core NATS carries comes at most once, so it is not
+     lost where a connection was, nor is what a program makes of such a message (`troubles.py`).
+   - Twice, and no rule took one: unless the program had a reason to send it again (`troubles.py`), or
+     JetStream drops the copy by its Nats-Msg-Id.  A message that came again explains one copy per subject.
+   - Another one in its place: a subject has messages which no clean run has, and misses some.  Further ones
+     are wrong where nothing was in trouble, but for those that a clock sends.
+   - Out of order, on one subject and connection: unless the program had a reason to send something again,
+     or its own messages came in another order.
+6. Otherwise passed.  What is not promised and missing is among the reasons.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from natsproxy.events import Firing
+from natsproxy.protocol import headers
+from natsproxy.protocol.jetstream import ACK_PREFIX, AckKind, ack_kind, parse_ack
+from natsproxy.protocol.meaning import shown
+from natsproxy.sweep import published, troubles
+from natsproxy.sweep.history import History, Sent, group, history
+from natsproxy.sweep.published import Comparable, Pairs
+from natsproxy.sweep.troubles import Troubles
+from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
+from natsproxy.units import MILLISECOND
+
+_SLACK: Final = 50 * MILLISECOND
+"""ns that an answer may take longer than in the baseline."""
+_REGULAR: Final = 3
+"""Messages from which on a subject can be one that a clock sends."""
+_SIGNALS: Final = 128
+_SHOWN: Final = 60
+_NAMES: Final = 3
+
+
+@dataclass(slots=True)
+class Baseline:
+    """The clean runs of a program, and what they have in common.
+
+    codes: exit codes.  checks: of the user's check, code and output, where all runs have the same.  first:
+    the history of the first run, which others are compared with.  comparable: see `published.py`.  unordered,
+    by_clock: subjects whose messages have no order, and those that a clock sends.  stored: those that
+    JetStream acknowledges.  acking: streams whose messages are acked.  slowest: ns that an
+    answer took.  differs: a sentence for each thing in which the runs differ, and which is not compared.
+    """
+
+    runs: list[Run]
+    codes: set[int | None]
+    first: History
+    published: list[Sent]
+    comparable: Comparable
+    check_code: int | None = None
+    check_output: str | None = None
+    unordered: set[bytes] = field(default_factory=set)
+    by_clock: set[bytes] = field(default_factory=set)
+    stored: set[str] = field(default_factory=set)
+    acking: set[bytes] = field(default_factory=set)
+    slowest: int = 0
+    differs: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> Baseline:
+        """Return the baseline of one or more clean runs.  Raises CaptureError where one cannot be read."""
+        histories = [history(run.capture) for run in runs]
+        publishes = [one.published for one in histories]
+        comparable = published.learn(publishes)
+        first, differs = runs[0], []
+        codes = {run.code for run in runs}
+        if len(codes) > 1:
+            texts = sorted("it did not end" if code is None else str(code) for code in codes)
+            differs.append(f"the exit code differs between clean runs: {', '.join(texts)}")
+        outputs = {run.check_output for run in runs}
+        if len({run.check_code for run in runs}) > 1:
+            differs.append("the exit code of the check differs between clean runs")
+        elif len(outputs) > 1:
+            differs.append("the output of the check differs between clean runs")
+        same_check = len({run.check_code for run in runs}) == 1
+        return cls(
+            list(runs),
+            codes,
+            histories[0],
+            publishes[0],
+            comparable,
+            first.check_code if same_check else None,
+            first.check_output if same_check and len(outputs) == 1 else None,
+            {
+                publishes[0][pairs.partner[at]].frame.subject
+                for other in publishes[1:]
+                for pairs in (published.pair(publishes[0], other, comparable),)
+                for at in published.out_of_order(pairs, publishes[0], other)
+            },
+            set(_sent_by_clock(publishes[0])),
+            set().union(*map(troubles.stored, histories)),
+            set().union(*map(_acked_streams, histories)),
+            max(map(troubles.slowest_answer, histories)),
+            differs + comparable.said,
+        )
+
+
+def judge(baseline: Baseline, run: Run, trial: Trial) -> Judgement:
+    """Return the verdict on a run with a fault.  Raises CaptureError where its recording cannot be read."""
+    if run.problem:
+        return Judgement(Verdict.NOT_REACHED, (run.problem,))
+    firings = fired(run, trial)
+    found = _judged(baseline, run, firings)
+    if firings:
+        return found
+    if found.verdict is Verdict.PASSED:
+        return Judgement(Verdict.NOT_REACHED, ("the fault's place did not come",))
+    why = f"no fault took place, and all the same the program {_DID[found.verdict]}"
+    return Judgement(Verdict.FLAKY, (why, *found.reasons))
+
+
+_DID: Final = {
+    Verdict.FAILED_LOUDLY: "failed",
+    Verdict.WRONG: "did something else than in its clean runs",
+    Verdict.HUNG: "did not end",
+    Verdict.DEAF: "did not end",
+}
+
+
+def fired(run: Run, trial: Trial) -> list[Firing]:
+    """Return the firings that put a trial's fault in place; none where its place did not come."""
+    acted = [one for one in run.firings if one.acted]
+    named = trial.rules[0].get("name") if trial.rules else None
+    return acted if named is None or any(one.rule == named for one in acted) else []
+
+
+def _judged(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
+    if run.code not in baseline.codes:
+        if run.code is not None:
+            return Judgement(Verdict.FAILED_LOUDLY, (_ended(run.code),))
+        return _stuck(baseline, run, firings)
+    checked = _checked(baseline, run)
+    if checked:
+        return Judgement(Verdict.WRONG, (checked,))
+    wrong, spared = _compared(baseline, history(run.capture), firings)
+    return Judgement(Verdict.WRONG, wrong) if wrong else Judgement(Verdict.PASSED, spared)
+
+
+def _ended(code: int) -> str:
+    if code > _SIGNALS:
+        return f"signal {code - _SIGNALS} ended it"
+    return f"it ended with exit code {code}"
+
+
+def _checked(baseline: Baseline, run: Run) -> str:
+    if baseline.check_code is None or run.check_code is None:
+        return ""
+    if run.check_code != baseline.check_code:
+        return f"the check ended with {run.check_code}, after clean runs with {baseline.check_code}"
+    if baseline.check_output is not None and run.check_output != baseline.check_output:
+        return "the check says something else than after clean runs"
+    return ""
+
+
+# -- it did not end
+
+
+def _stuck(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
+    found = history(run.capture)
+    deaf = [why for one in run.open if one.subscriptions for why in _deaf(one)]
+    unacked = _unacked(baseline, found, min((one.t for one in firings), default=0))
+    if unacked and any(one.subscriptions for one in run.open):
+        deaf.append(f"{_messages(unacked)} delivered after the fault, and never acknowledged")
+    limit = f"it did not end in {run.limit:g} s, and its clean runs took {_longest(baseline):.1f} s"
+    return Judgement(Verdict.DEAF, (*deaf, limit)) if deaf else Judgement(Verdict.HUNG, (limit,))
+
+
+def _longest(baseline: Baseline) -> float:
+    return max(run.seconds for run in baseline.runs)
+
+
+def _deaf(one: OpenConnection) -> Iterator[str]:
+    live = f"{one.key} is connected with {one.subscriptions} live subscriptions"
+    if one.alive is False:
+        yield f"{live}, and does not answer a PING"
+    if one.unread:
+        yield f"{live}, and has left {one.unread} bytes unread"
+
+
+def _unacked(baseline: Baseline, found: History, at: int) -> int:
+    """Return the number of messages behind the last ack of a stream that the baseline acks."""
+    last: dict[bytes, int] = defaultdict(int)
+    for sent in found.sent:
+        ack = parse_ack(sent.frame.subject)
+        if ack is not None:
+            last[ack.stream] = sent.t
+    count = 0
+    for got in found.got:
+        ack = parse_ack(got.frame.reply)
+        if ack is not None and ack.stream in baseline.acking and got.t > max(at, last[ack.stream]):
+            count += 1
+    return count
+
+
+def _acked_streams(found: History) -> set[bytes]:
+    acks = (parse_ack(one.frame.subject) for one in found.sent if _is_ack(one))
+    return {ack.stream for ack in acks if ack is not None}
+
+
+def _is_ack(one: Sent) -> bool:
+    return one.frame.subject.startswith(ACK_PREFIX) and ack_kind(one.frame.body) is AckKind.ACK
+
+
+# -- what it published
+
+
+def _compared(
+    baseline: Baseline, found: History, firings: list[Firing]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return in which way the publishes are wrong, and what is missing without being promised."""
+    ours, theirs = baseline.published, found.published
+    pairs = published.pair(ours, theirs, baseline.comparable)
+    seen = Troubles(found, baseline.first, firings, baseline.stored, baseline.slowest + _SLACK)
+    lost, spared = _lost(baseline, found, pairs, seen)
+    wrong = (
+        _told("lost", (ours[n] for n in lost)),
+        *_extra(baseline, theirs, pairs, seen),
+        _out_of_order(baseline, theirs, pairs, seen),
+    )
+    told = _told("missing, and core NATS does not promise them", (ours[n] for n in spared))
+    return tuple(filter(None, wrong)), (told,) if told else ()
+
+
+def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> tuple[list[int], list[int]]:
+    """Return the baseline's publishes that are lost, and those that are missing without a promise."""
+    ours, theirs = baseline.published, found.published
+    missing = [
+        mine
+        for its, mine in pairs.partner.items()
+        if not theirs[its].passed and group(theirs[its]) in baseline.stored
+    ]
+    spared = []
+    for number in pairs.missing:
+        one = ours[number]
+        derived = seen.took_core_message() and troubles.got_core_before(baseline.first, one.t)
+        if derived or seen.may_have_lost(one):
+            spared.append(number)
+        else:
+            missing.append(number)
+    return sorted(missing), spared
+
+
+def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles) -> Iterator[str]:
+    usual = published.counts(baseline.published)
+    short = {group(baseline.published[number]) for number in pairs.missing}
+    explained: Counter[str] = Counter()
+    twice, other = [], []
+    for number, first in sorted(pairs.extra.items()):
+        one = theirs[number]
+        if _by_clock(baseline, one) or not one.passed:
+            continue
+        if first is not None:
+            if not _is_dropped_copy(theirs[first], one) and not _explained(
+                theirs[first], one, seen, explained
+            ):
+                twice.append(one)
+        # On another subject than ever before, a program says that something failed.
+        elif usual[group(one)] and (group(one) in short or not seen.between(seen.at, one.t)):
+            other.append(one)
+    yield _told("twice", twice)
+    yield _told("in no clean run", other)
+
+
+def _explained(first: Sent, one: Sent, seen: Troubles, explained: Counter[str]) -> bool:
+    """Tell whether the program had a reason to send a message again."""
+    if seen.failed_between(*sorted((first.t, one.t))):
+        return True
+    name = group(one)
+    if explained[name] < seen.repeated_until(one.t):
+        explained[name] += 1
+        return True
+    return False
+
+
+def _is_dropped_copy(first: Sent, again: Sent) -> bool:
+    ids = [headers.get(one.frame.headers, b"Nats-Msg-Id") for one in (first, again)]
+    return ids[0] is not None and ids[0] == ids[1]
+
+
+def _out_of_order(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles) -> str:
+    wrong = [
+        theirs[at]
+        for at in published.out_of_order(pairs, baseline.published, theirs)
+        if theirs[at].frame.subject not in baseline.unordered
+        and group(theirs[at]) not in baseline.comparable.by_number
+        and not seen.failed_between(0, theirs[at].t)
+        and not seen.repeated_until(theirs[at].t)
+        and seen.inputs_in_order(theirs[at].t)
+    ]
+    return _told("out of order", wrong)
+
+
+# -- by the clock
+
+
+def _sent_by_clock(publishes: list[Sent]) -> Iterator[bytes]:
+    """Yield the subjects whose messages come at regular times."""
+    times: dict[bytes, list[int]] = defaultdict(list)
+    for one in publishes:
+        times[one.frame.subject].append(one.t)
+    for subject, all_ in times.items():
+        gaps = sorted(b - a for a, b in pairwise(all_))
+        if len(all_) >= _REGULAR and gaps[0] > 5 * MILLISECOND and gaps[-1] < 2 * gaps[0]:
+            yield subject
+
+
+def _by_clock(baseline: Baseline, one: Sent) -> bool:
+    """Tell whether a message is one more of those that a clock sends: not a copy of one that comes once."""
+    if one.frame.subject not in baseline.by_clock:
+        return False
+    same = sum(
+        other.frame.subject == one.frame.subject and other.frame.body == one.frame.body
+        for other in baseline.published
+    )
+    return same != 1
+
+
+# -- words
+
+
+def _messages(count: int) -> str:
+    return "1 message was" if count == 1 else f"{count} messages were"
+
+
+def _told(what: str, publishes: Iterable[Sent]) -> str:
+    """Return a sentence about publishes: their number, subjects and first payload; "" for none."""
+    found = list(publishes)
+    if not found:
+        return ""
+    names = sorted({group(one) for one in found})
+    subjects = ", ".join(names[:_NAMES]) + (" …" if len(names) > _NAMES else "")
+    count = "1 message" if len(found) == 1 else f"{len(found)} messages"
+    body = shown(found[0].frame.body[:_SHOWN])
+    return f"{what}: {count} of {subjects}{', the first' if len(found) > 1 else ''}: {body}"
