@@ -28,6 +28,7 @@ def _packages() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         wanted, done = (_HERE / "package-lock.json").read_bytes(), _INSTALLED / "done"
         if not done.exists() or done.read_bytes() != wanted:
+            done.unlink(missing_ok=True)
             for name in ("package.json", "package-lock.json"):
                 shutil.copy(_HERE / name, _INSTALLED)
             command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--silent"]

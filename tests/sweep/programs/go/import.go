@@ -1,0 +1,40 @@
+// An importer that publishes a batch and waits for all acks together, with -deadline not for ever.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+func main() {
+	deadline := flag.Duration("deadline", time.Hour, "the longest wait for all acks")
+	flag.Parse()
+	nc, err := nats.Connect(os.Getenv("NATS_URL"), nats.Name("go-importer"))
+	check(err)
+	defer nc.Close()
+	js, err := nc.JetStream()
+	check(err)
+	_, err = js.AddStream(&nats.StreamConfig{Name: "IMPORT", Subjects: []string{"import.*"}})
+	check(err)
+	for n := 0; n < 5; n++ {
+		_, err = js.PublishAsync(fmt.Sprintf("import.%d", n), []byte("row"))
+		check(err)
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+		fmt.Println("all rows are stored")
+	case <-time.After(*deadline):
+		log.Fatal("some rows are not stored")
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
