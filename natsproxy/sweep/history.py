@@ -72,7 +72,7 @@ class Touched(NamedTuple):
 
 @dataclass(slots=True)
 class History:
-    """What the program's clients sent, got and lost, each in its order, and what was done to it."""
+    """The frames that clients sent and got, the connections that they lost, and what was touched."""
 
     sent: list[Sent] = field(default_factory=list)
     got: list[Got] = field(default_factory=list)

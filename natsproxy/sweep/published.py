@@ -36,7 +36,7 @@ _DIFFERENCES: Final = 100
 
 @dataclass(slots=True)
 class Comparable:
-    """What can be compared.
+    """The parts of publishes that can be compared.
 
     options: of the matcher.  by_number: subjects (rows of `capture diff`) of which only the number counts.
     left_out: subjects that are not compared.  said: a sentence for each thing that is left out.
