@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -66,19 +67,22 @@ class Program(NamedTuple):
         return {**os.environ, **node, "NATS_URL": url}
 
 
+def _always() -> bool:
+    return True
+
+
 _NEEDS: Final = {
-    "python": (lambda: True, ""),
+    "python": (_always, ""),
     "javascript": (has_node, MISSING_NODE),
     "go": (go.has_go, go.MISSING),
     "c": (c.has_c, c.MISSING),
 }
-_START: Final = {
+_START: Final[dict[str, Callable[[Path], list[str]]]] = {
     "python": lambda source: [sys.executable, str(source)],
     "javascript": lambda source: ["node", str(source)],
     "go": lambda source: [str(go.built(source))],
     "c": lambda source: [str(c.built(source))],
 }
-
 
 PYTHON, JAVASCRIPT, GO, C = HERE / "python", HERE / "javascript", HERE / "go", HERE / "c"
 _PHOTOS = ("PHOTOS", "photos.new", "24", "200000")
