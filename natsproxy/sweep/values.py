@@ -56,7 +56,7 @@ class Trial(NamedTuple):
     fault: a name of the table in `faults.py` with its variant ("cut-head").  rules: tables of a rules file;
     the first of them marks the place: the fault took place if it fired.  restart: the server is stopped when
     the first rule fires, and started again: "keep" its streams, or "lose" them; "" for no restart.
-    depth: 2 for a fault in the recovery from another one, `after`, whose rules come first.
+    depth: 2 for a fault in the recovery from another one, `after`, whose rules stand behind its own.
     """
 
     fault: str

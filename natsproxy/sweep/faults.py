@@ -1,0 +1,202 @@
+"""The faults of a sweep, a row each, with the reason why it can happen in life and where.
+
+Laws of a place
+1. TCP keeps the order and loses no single frame of a connection.  What is lost alone is a message: core NATS
+   delivers at most once, and servers drop messages between them (routes, gateways, slow consumers).  Acks,
+   answers of the API and pull requests are such messages.  INFO, CONNECT, SUB, UNSUB, PING, PONG, +OK and
+   -ERR never get lost alone; they get lost with their connection, or come late.
+2. JetStream repeats a delivery with another ack subject, after its ack was lost or late.  So a lost ack makes
+   the redelivery, and a copy of a delivery is not tried.
+3. A sender tries again what got no answer.  So publishes and requests that ask come twice, and those that
+   do not ask do not.
+4. One trial is one fault: a PUB and its ack are not both lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+from natsproxy.rules.model.roles import ROLES
+from natsproxy.sweep.positions import name
+from natsproxy.sweep.selection import INBOX, Selection
+from natsproxy.sweep.timers import UNKNOWN, Timers
+from natsproxy.sweep.values import Place, Trial
+
+Tables = tuple[dict[str, Any], ...]
+Variants = list[tuple[str, Tables]]
+"""The ending of the fault's name, `""` for none, and the rules."""
+
+
+class Fault(NamedTuple):
+    """A row.
+
+    name: unique.  group: the name that selects it with its variants.  text: why it happens in life, a
+    sentence.  fits: whether it can happen at a place.  make: the rules at a place.  restart: see `Trial`.
+    default: it is tried where nobody names it.
+    """
+
+    name: str
+    group: str
+    text: str
+    fits: Callable[[Place], bool]
+    make: Callable[[Place, Timers], Variants]
+    restart: str = ""
+    default: bool = True
+
+
+# -- where
+
+
+def _anywhere(place: Place) -> bool:
+    return True
+
+
+def _is_message(place: Place) -> bool:
+    what = place.position.what
+    return what in ROLES or what in ("PUB", "HPUB", "MSG", "HMSG")
+
+
+def _is_repeated(place: Place) -> bool:
+    """Tell whether senders repeat a frame: a publish or request that asks, or an answer of two responders."""
+    _, _, what, subject, _ = place.position
+    if what in ("MSG", "HMSG"):
+        return place.reply or subject.startswith(INBOX.decode())
+    return place.reply and what in ("PUB", "HPUB", "api")
+
+
+def _is_of_jetstream(place: Place) -> bool:
+    return place.position.what in ROLES
+
+
+# -- the rules
+
+
+def _rule(place: Place, kind: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the rule of a kind that acts at a place and nowhere else."""
+    connection, direction, what, subject, n = place.position
+    return {
+        "name": f"{kind} at {name(place)}",
+        "kind": kind,
+        **Selection(direction, what, subject).table(),
+        "only": {f"{direction} {connection}": [n]},
+        **settings,
+    }
+
+
+def _one(kind: str, **settings: Any) -> Callable[[Place, Timers], Variants]:
+    return lambda place, timers: [("", (_rule(place, kind, settings),))]
+
+
+def _late(place: Place, timers: Timers) -> Variants:
+    delays = timers.late_at(place.position.what, place.reply)
+    texts = [f"{round(delay * 1000)}ms" for delay in delays]
+    return [(text, (_rule(place, "latency", {"delay": text}),)) for text in texts]
+
+
+FAULTS: Final = (
+    Fault(
+        "cut",
+        "cut",
+        "a server stops, or a load balancer ends the connection, just before the frame",
+        _anywhere,
+        _one("close"),
+    ),
+    Fault(
+        "drop",
+        "drop",
+        "a message is lost between servers or to a slow consumer: core NATS delivers at most once, and acks "
+        "and answers are core messages",
+        _is_message,
+        _one("drop"),
+    ),
+    Fault(
+        "late",
+        "late",
+        "a network or a server stalls for longer than a time-out of the program, and goes on",
+        _anywhere,
+        _late,
+    ),
+    Fault(
+        "duplicate",
+        "duplicate",
+        "a sender repeats what got no answer in time, or two responders answer the same request",
+        _is_repeated,
+        _one("duplicate"),
+    ),
+    Fault(
+        "reset",
+        "reset",
+        "a host crashes or a firewall forgets the connection: both ends get RST, and bytes on their way are "
+        "lost",
+        _anywhere,
+        _one("reset"),
+    ),
+    Fault(
+        "overtake",
+        "overtake",
+        "two publishers, or one before and after a reconnect, are delivered in another order; on one "
+        "connection NATS keeps the order, so this is tried only where it is named",
+        _is_message,
+        _one("reorder"),
+        default=False,
+    ),
+    Fault(
+        "restart",
+        "restart",
+        "a server is upgraded or crashes, and comes back with its streams",
+        _anywhere,
+        _one("close"),
+        restart="keep",
+    ),
+    Fault(
+        "restart-lose-memory",
+        "restart",
+        "a server comes back without its memory streams and ephemeral consumers",
+        _is_of_jetstream,
+        _one("close"),
+        restart="lose",
+    ),
+)
+GROUPS: Final = tuple(dict.fromkeys(fault.group for fault in FAULTS))
+DEFAULTS: Final = tuple(dict.fromkeys(fault.group for fault in FAULTS if fault.default))
+
+
+def chosen(names: Iterable[str]) -> list[Fault]:
+    """Return the faults that are named, by group or by variant.  Raises ValueError for an unknown name."""
+    wanted = list(names)
+    known = {*GROUPS, *(fault.name for fault in FAULTS)}
+    unknown = next((one for one in wanted if one not in known), None)
+    if unknown is not None:
+        raise ValueError(f"there is no fault {unknown!r}: {', '.join(GROUPS)}")
+    return [fault for fault in FAULTS if fault.name in wanted or fault.group in wanted]
+
+
+def trials(
+    places: Sequence[Place],
+    faults: Iterable[str] = DEFAULTS,
+    timers: Timers = UNKNOWN,
+    *,
+    own_server: bool = False,
+    after: Trial | None = None,
+) -> list[Trial]:
+    """Return the trials of faults at places, in the order of the places.
+
+    faults: by group or variant.  own_server: the sweep may restart the server.  after: another fault that
+    comes first; these are faults in the recovery from it.  Raises ValueError for an unknown fault.
+    """
+    rows = [fault for fault in chosen(faults) if own_server or not fault.restart]
+    return [
+        _trial(place, fault, ending, tables, after)
+        for place in places
+        for fault in rows
+        if fault.fits(place)
+        for ending, tables in fault.make(place, timers)
+    ]
+
+
+def _trial(place: Place, fault: Fault, ending: str, tables: Tables, after: Trial | None) -> Trial:
+    full = f"{fault.name}-{ending}" if ending else fault.name
+    if after is None:
+        return Trial(full, place, tables, fault.restart)
+    return Trial(full, place, (*tables, *after.rules), fault.restart, after.depth + 1, after.fault)

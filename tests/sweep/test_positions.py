@@ -1,0 +1,129 @@
+"""A position is the same frame in every run: engine and live proxy count as the recording is counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.engine.rule_engine import RuleEngine
+from natsproxy.rules.engine.trial import TrialView, ask
+from natsproxy.rules.file.parser import parse_rules
+from natsproxy.rules.kinds import KINDS
+from natsproxy.sweep.faults import trials
+from natsproxy.sweep.positions import common, name, places, slug
+from natsproxy.sweep.traffic import traffic
+from natsproxy.sweep.values import Place, Position
+from natsproxy.wire.ops import Op
+from tests.sweep.programs import PROGRAMS, run
+from tests.testing.zoo import JAVASCRIPT, PYTHON, available, record
+
+pytestmark = pytest.mark.server
+Fired = dict[str, list[tuple[str, str, int]]]
+"""By rule: the connection key, the direction and the ordinal of each frame at which it fired."""
+
+
+def _rules(found: list[Place]) -> list[dict[str, Any]]:
+    """Return a rule for each place that holds its frame a moment, named by its slug."""
+    made = trials(found, ["late"])
+    assert len(made) == len(found)
+    return [{**trial.rules[0], "name": slug(trial.place.position), "delay": "1us"} for trial in made]
+
+
+def _expected(found: list[Place]) -> Fired:
+    return {
+        slug(place.position): [(place.position.connection, place.position.direction, place.ordinal)]
+        for place in found
+    }
+
+
+def _asked(capture: Path, rules: list[dict[str, Any]]) -> Fired:
+    """Put the frames of a capture through the engine, as the proxy does; return the firings of the rules."""
+    chain = RuleChain(parse_rules(rules, KINDS))
+    bound: dict[object, tuple[RuleEngine, TrialView]] = {}
+    fired: Fired = {}
+    for one in traffic(capture).frames:
+        if one.conn not in bound:
+            view = TrialView(key=one.key)
+            bound[one.conn] = chain.bind(view, None, one.t), view
+        engine, view = bound[one.conn]
+        if one.frame.op == Op.CONNECT:
+            view.key, view.connect = one.key, parse_connect(one.frame.args)
+            bound[one.conn] = engine, view = chain.bind(view, engine, one.t), view
+        decision = ask(engine, view, one.direction, one.frame, one.t)
+        for firing in decision.firings if decision is not None else ():
+            fired.setdefault(firing.rule, []).append((firing.key, firing.direction, one.ordinal))
+    return fired
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with recordings of the zoo."""
+    folder = tmp_path_factory.mktemp("zoo")
+    trio.run(record, [one for one in available() if one in {*PYTHON, *JAVASCRIPT}], folder)
+    return folder
+
+
+def test_the_engine_fires_at_each_place_of_the_zoo_and_nowhere_else(zoo: Path) -> None:
+    for capture in sorted(zoo.glob("*.ncap")):
+        found = places(capture)
+        assert len({place.position for place in found}) == len(found), capture
+        assert len({slug(place.position) for place in found}) == len(found), capture
+        assert _asked(capture, _rules(found)) == _expected(found), capture
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_live_proxy_fires_at_each_place(program: str, tmp_path: Path) -> None:
+    run(PROGRAMS[program], tmp_path / "clean.ncap")
+    found = places(tmp_path / "clean.ncap")
+    fired: Fired = {}
+    for event in run(PROGRAMS[program], tmp_path / "again.ncap", _rules(found)):
+        for firing in event.each():
+            fired.setdefault(firing.rule, []).append((firing.key, firing.direction, firing.ordinal or 0))
+    assert fired == _expected(found)
+
+
+def test_names_say_what_a_frame_is(tmp_path: Path) -> None:
+    run(PROGRAMS["queue"], tmp_path / "clean.ncap")
+    found = places(tmp_path / "clean.ncap")
+    names = [name(place) for place in found]
+    for wanted in (
+        "#1 · s2c · 1st INFO",
+        "worker · c2s · 1st CONNECT",
+        "worker · c2s · 1st call of STREAM.CREATE ORDERS",
+        "worker · s2c · 1st answer of STREAM.CREATE ORDERS",
+        "worker · s2c · 3rd publish ack of orders.*",
+        "worker · c2s · 2nd pull from ORDERS/worker",
+        "worker · s2c · 3rd delivery of ORDERS/worker (orders.*)",
+        "worker · c2s · 3rd ack of ORDERS/worker",
+        "worker · s2c · 1st status of a pull from ORDERS/worker",
+    ):
+        assert wanted in names
+    assert len(set(names)) == len(names)
+    assert [place.t for place in found] == sorted(place.t for place in found)
+    timed = {name(place) for place in found if place.by_clock}
+    assert timed == {
+        "worker · c2s · 4th pull from ORDERS/worker",
+        "worker · s2c · 1st status of a pull from ORDERS/worker",
+    }
+
+
+def _place(n: int, *, what: str = "PUB", by_clock: bool = False) -> Place:
+    return Place(Position("app/1", "c2s", what, "orders.*", n), "", by_clock=by_clock, of="orders.*")
+
+
+def test_common_keeps_what_all_baselines_have_and_says_what_differs() -> None:
+    two, three = [_place(1), _place(2)], [_place(1), _place(2), _place(3)]
+    kept, sentences = common([three, two, three])
+    assert kept == two
+    assert sentences == ["app · c2s · PUB on orders.*: 3, 2 and 3 in the baselines"]
+    assert common([two, two]) == (two, [])
+
+
+def test_common_is_silent_on_what_a_clock_decides() -> None:
+    pings = [_place(1, what="PING", by_clock=True)]
+    assert common([[_place(1)], [_place(1), *pings]]) == ([_place(1)], [])
