@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from natsproxy.processes.program import RunningProgram, Tail, running
+from natsproxy.sweep.stacks import stacks, with_stacks
 
 GRACE: Final = 1.0
 """Seconds between SIGTERM and SIGKILL for a program whose time is over."""
@@ -68,14 +69,16 @@ class Command:
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:
         """Run it for the length of the block, and end all of it then."""
-        environment = {**self._environment, "NATS_URL": url}
+        environment = with_stacks({**self._environment, "NATS_URL": url}, folder)
         async with running(self._arguments, environment, tail, cwd=self._cwd, grace=GRACE) as program:
-            yield _Started(program)
+            yield _Started(program, tail, folder)
 
 
 class _Started:
-    def __init__(self, program: RunningProgram) -> None:
+    def __init__(self, program: RunningProgram, tail: Tail, folder: Path) -> None:
         self._program = program
+        self._tail = tail
+        self._folder = folder
 
     async def wait(self) -> int:
         return await self._program.wait()
@@ -84,4 +87,4 @@ class _Started:
         return [one.command for one in self._program.family()]
 
     async def stack(self) -> str:
-        return ""
+        return await stacks(self._program.family(), self._tail, self._folder)

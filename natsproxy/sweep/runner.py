@@ -45,13 +45,15 @@ async def run_once(
     """Run a program once, before a server that `world` gives it; everything has ended when this returns.
 
     trial: its rules are in force from the start; None for a baseline.  folder: gets the recording
-    (`run.ncap`) and the end of the output (`output.txt`).  limit: seconds that the program has.  check: a
-    shell command that looks at the server after the run.  seed: of the rules' random choices.
+    (`run.ncap`, in place of an older one) and the end of the output (`output.txt`).  limit: seconds that the
+    program has.  check: a shell command that looks at the server after the run.  seed: of the rules' random
+    choices.
     Where there is no server, or the program cannot be started, the run has that as its problem.  Raises
     ConfigError for rules that cannot be used.
     """
     rules = parse_rules(trial.rules, KINDS) if trial else ()
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - at once
+    (folder / CAPTURE).unlink(missing_ok=True)
     one = _OneRun(
         program, folder, Run(None, 0.0, limit, folder / CAPTURE), trial, RuleChain(rules, seed=seed)
     )
@@ -130,31 +132,33 @@ class _OneRun:
 
     async def _program_before(self, proxy: Proxy) -> None:
         url = f"nats://{proxy.listen[0]}"
-        began = trio.current_time()
-        result = self.result
-        try:
-            async with self._program.run(url, self._tail, self._folder) as program:
-                with trio.move_on_after(result.limit):
-                    result.code = await program.wait()
-                result.seconds = trio.current_time() - began
-                if result.code is None:
-                    result.open = await open_connections(proxy)
-                    result.stack = await program.stack()
-                else:
-                    await self._look_for_left(program)
-        finally:
-            result.output = self._tail.text() + result.output
+        result, left = self.result, ""
+        async with self._program.run(url, self._tail, self._folder) as program:
+            began = trio.current_time()
+            with trio.move_on_after(result.limit):
+                result.code = await program.wait()
+            result.seconds = trio.current_time() - began
+            if result.code is None:
+                result.open = await open_connections(proxy)
+                result.output = self._tail.text()
+                result.stack = await program.stack()
+            else:
+                left = await self._left(program)
+        if result.code is not None:
+            result.output = self._tail.text() + left
 
-    async def _look_for_left(self, program: Started) -> None:
-        """Say which processes the program left behind; those that are about to end are none."""
+    async def _left(self, program: Started) -> str:
+        """Return a line about the processes that the program left behind; those about to end are none."""
         with trio.move_on_after(_LEAVE):
             while program.left():  # noqa: ASYNC110 (no event tells the end of another process's child)
                 await trio.sleep(_LEAVE / 6)
-        if left := program.left():
-            said = f"{self._program.name} ended and left {len(left)} running, now ended: {', '.join(left)}"
-            self.result.output = f"\n{said}\n"
-            if self._trial is None:
-                self.result.problem = f"{said}: it must run in the foreground"
+        left = program.left()
+        if not left:
+            return ""
+        said = f"{self._program.name} ended and left {len(left)} running, now ended: {', '.join(left)}"
+        if self._trial is None:
+            self.result.problem = f"{said}: it must run in the foreground"
+        return f"\n{said}\n"
 
     def _never_connected(self, proxy: Proxy) -> str:
         code = self.result.code

@@ -1,0 +1,164 @@
+"""The place where a program hangs, as its runtime says it when it gets a signal.
+
+| runtime | signals | its answer |
+| --- | --- | --- |
+| Python | SIGUSR2, SIGABRT | the tasks of its loops (`hooks`); its threads (faulthandler), then it ends |
+| Node | SIGUSR2 | a report in the run's folder: the handles that keep its loop alive |
+| Go | SIGQUIT | its goroutines, then it ends |
+| Java | SIGQUIT | its threads |
+
+A signal goes only to a process that catches it: it would end at once and say nothing.  Node answers when its
+loop turns, so not while it computes.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from natsproxy.processes.program import Process, Tail
+
+_HOOKS: Final = Path(__file__).with_name("hooks")
+_GO: Final = b"\xff Go buildinf:"
+_LONGEST: Final = 3.0  # seconds that an answer takes
+_QUIET: Final = 0.25  # seconds without output after which an answer has ended
+_POLL: Final = 0.05
+_REPORTS: Final = "report.*.json"
+_NOISE: Final = re.compile(
+    r"^(Fatal Python error: Aborted|Extension modules: .*|SIGQUIT: quit|(Writing )?Node\.js report .*)\n*",
+    re.MULTILINE,
+)
+
+
+class _Runtime(NamedTuple):
+    """A runtime that tells where a program is.
+
+    runs: whether it is in this executable.  signals: in their order.
+    """
+
+    runs: Callable[[Path], bool]
+    signals: tuple[signal.Signals, ...]
+
+
+def _named(pattern: str) -> Callable[[Path], bool]:
+    return lambda executable: re.fullmatch(pattern, executable.name) is not None
+
+
+def _is_go(executable: Path) -> bool:
+    """True for a program that Go has built; its own commands only wait for others."""
+    if executable.name == "go":
+        return False
+    with (
+        suppress(OSError, ValueError),
+        executable.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
+        return data.find(_GO) >= 0
+    return False
+
+
+_RUNTIMES: Final = (
+    _Runtime(_named(r"(python|pypy)[\d.]*t?"), (signal.SIGUSR2, signal.SIGABRT)),
+    _Runtime(_named(r"node(js)?"), (signal.SIGUSR2,)),
+    _Runtime(_named("java"), (signal.SIGQUIT,)),
+    _Runtime(_is_go, (signal.SIGQUIT,)),
+)
+
+
+def with_stacks(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the environment in which runtimes answer.  folder: for their reports."""
+    reports = json.dumps(str(folder.absolute()))  # quoted as NODE_OPTIONS has it
+    node = f"--report-on-signal --report-signal=SIGUSR2 --report-directory={reports}"
+    return {
+        "GOTRACEBACK": "all",
+        **environment,
+        "PYTHONFAULTHANDLER": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(_HOOKS), environment.get("PYTHONPATH")))),
+        "NODE_OPTIONS": " ".join(filter(None, (environment.get("NODE_OPTIONS"), node))),
+    }
+
+
+async def stacks(processes: Iterable[Process], tail: Tail, folder: Path) -> str:
+    """Return where the processes of a program are, those whose runtime tells; some end of that.
+
+    tail: of what they print.  folder: that of `with_stacks`.
+    """
+    found = []
+    for process in sorted(processes):
+        executable = process.executable
+        runtime = next((one for one in _RUNTIMES if executable and one.runs(executable)), None)
+        if runtime is None:
+            continue
+        title, since = process.command, tail.count
+        asked = [one for one in runtime.signals if _catches(process, one)]
+        for number in asked:
+            await _ask(process, number, tail, folder)
+        reports = "".join(map(_handles, _take_reports(folder)))
+        text = reports + _NOISE.sub("", tail.text(since)).strip("\n")
+        if asked:
+            found.append(f"{title}\n{text or 'it does not answer: its loop does not turn'}\n")
+    return "\n".join(found)
+
+
+def _catches(process: Process, number: signal.Signals) -> bool:
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        caught = next(line for line in lines if line.startswith("SigCgt:"))
+        return bool(int(caught.partition(":")[2], 16) >> (number - 1) & 1)
+    return False
+
+
+async def _ask(process: Process, number: signal.Signals, tail: Tail, folder: Path) -> None:
+    """Send a signal, and wait for the answer: output that has ended, or a report."""
+    _no_core(process.pid)
+    before = seen = tail.count
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, number)
+    quiet_since = began = trio.current_time()
+    while trio.current_time() - began < _LONGEST:
+        await trio.sleep(_POLL)
+        if tail.count != seen:
+            seen, quiet_since = tail.count, trio.current_time()
+        answered = seen != before or _reported(folder)
+        if answered and trio.current_time() - quiet_since >= _QUIET:
+            return
+
+
+def _no_core(pid: int) -> None:
+    """Let a process that ends by a signal leave no core file."""
+    with suppress(ImportError, AttributeError, OSError):
+        import resource
+
+        resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
+
+
+def _reported(folder: Path) -> bool:
+    return any(path.read_bytes().rstrip().endswith(b"\n}") for path in folder.glob(_REPORTS))
+
+
+def _take_reports(folder: Path) -> list[Any]:
+    """Return the reports of Node in a folder, and remove them."""
+    found = []
+    for path in sorted(folder.glob(_REPORTS)):
+        with suppress(ValueError):
+            found.append(json.loads(path.read_bytes()))
+        path.unlink()
+    return found
+
+
+def _handles(report: Mapping[str, Any]) -> str:
+    """Return the handles of a report of Node that keep its loop alive, a line each."""
+    return "\n".join(
+        " ".join(filter(None, ("waits for:", one["type"], one.get("filename"))))
+        for one in report.get("libuv", ())
+        if one.get("is_active") and one.get("is_referenced")
+    )
