@@ -37,7 +37,7 @@ class Arrived(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a recording has of a run.
+    """A recorded run.
 
     frames: by the time of their arrival.  opened, closed: when connections did (ns since the start).
     """

@@ -19,7 +19,7 @@ from natsproxy.sweep.positions import common, name, places, slug
 from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import Op
-from tests.sweep.programs import PROGRAMS, run
+from tests.sweep.recorded import PROGRAMS, run
 from tests.testing.zoo import JAVASCRIPT, PYTHON, available, record
 
 pytestmark = pytest.mark.server
