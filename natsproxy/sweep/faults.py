@@ -57,6 +57,10 @@ def _is_message(place: Place) -> bool:
     return what in ROLES or what in ("PUB", "HPUB", "MSG", "HMSG")
 
 
+def _has_payload(place: Place) -> bool:
+    return place.size > 0
+
+
 def _is_repeated(place: Place) -> bool:
     """Tell whether senders repeat a frame: a publish or request that asks, or an answer of two responders."""
     _, _, what, subject, _ = place.position
@@ -67,6 +71,18 @@ def _is_repeated(place: Place) -> bool:
 
 def _is_of_jetstream(place: Place) -> bool:
     return place.position.what in ROLES
+
+
+def _at(*whats: str) -> Callable[[Place], bool]:
+    return lambda place: place.position.what in whats
+
+
+def _asks(*whats: str) -> Callable[[Place], bool]:
+    return lambda place: place.position.what in whats and place.reply
+
+
+def _is_publish(place: Place) -> bool:
+    return place.position.what in ("PUB", "HPUB") and place.reply and place.acked
 
 
 # -- the rules
@@ -94,6 +110,17 @@ def _late(place: Place, timers: Timers) -> Variants:
     return [(text, (_rule(place, "latency", {"delay": text}),)) for text in texts]
 
 
+def _denied(place: Place, timers: Timers) -> Variants:
+    # A denial has no role and no direction; its gate counts what it denies, the same frames.
+    rule = _rule(place, "deny", {})
+    del rule["direction"]
+    return [("", (rule,))]
+
+
+def _unavailable(code: int, err_code: int, description: str) -> Callable[[Place, Timers], Variants]:
+    return _one("answer", error={"code": code, "err_code": err_code, "description": description})
+
+
 FAULTS: Final = (
     Fault(
         "cut",
@@ -101,6 +128,20 @@ FAULTS: Final = (
         "a server stops, or a load balancer ends the connection, just before the frame",
         _anywhere,
         _one("close"),
+    ),
+    Fault(
+        "cut-head",
+        "cut",
+        "a connection ends inside a control line: TCP knows no frames, and what had arrived stays",
+        _anywhere,
+        _one("close", at="head"),
+    ),
+    Fault(
+        "cut-payload",
+        "cut",
+        "a connection ends inside a payload, the larger the payload the likelier",
+        _has_payload,
+        _one("close", at="payload"),
     ),
     Fault(
         "drop",
@@ -131,6 +172,62 @@ FAULTS: Final = (
         "lost",
         _anywhere,
         _one("reset"),
+    ),
+    Fault(
+        "error-409",
+        "error",
+        "somebody deletes the consumer, or its inactivity threshold does, while a pull waits",
+        _asks("pull"),
+        _one("answer", status_code=409, description="Consumer Deleted"),
+    ),
+    Fault(
+        "error-408",
+        "error",
+        "a pull finds nothing until it expires",
+        _asks("pull"),
+        _one("answer", status_code=408, description="Request Timeout"),
+    ),
+    Fault(
+        "error-503",
+        "error",
+        "nobody answers: the service, the stream's leader or JetStream itself is being restarted",
+        _asks("pull", "api", "PUB", "HPUB"),
+        _one("answer", status_code=503),
+    ),
+    Fault(
+        "error-10008",
+        "error",
+        "a cluster has no leader for a moment: JetStream answers that it is temporarily unavailable",
+        _asks("api"),
+        _unavailable(503, 10008, "JetStream system temporarily unavailable"),
+    ),
+    Fault(
+        "error-10077",
+        "error",
+        "a stream that discards new messages is full",
+        _is_publish,
+        _unavailable(503, 10077, "maximum messages exceeded"),
+    ),
+    Fault(
+        "error-denied",
+        "error",
+        "an operator takes a permission away while the program runs: a reload, or a new account JWT",
+        _at("PUB", "HPUB", "SUB"),
+        _denied,
+    ),
+    Fault(
+        "error-login",
+        "error",
+        "credentials are rotated, or the authentication service is away",
+        _at("CONNECT"),
+        _one("error", text="Authorization Violation"),
+    ),
+    Fault(
+        "error-full",
+        "error",
+        "a server has no connections left",
+        _at("CONNECT"),
+        _one("error", text="maximum connections exceeded"),
     ),
     Fault(
         "overtake",

@@ -33,12 +33,13 @@ _MOST_DIFFERENCES: Final = 20
 
 
 class _Found(NamedTuple):
-    """A frame with its selection, and the state just before it.  of: see `Place`."""
+    """A frame with its selection, and the state just before it.  of, acked: see `Place`."""
 
     one: Arrived
     selection: Selection
     state: str
     of: str
+    acked: bool
 
 
 def places(capture: Path) -> list[Place]:
@@ -50,10 +51,10 @@ def places_of(run: Traffic) -> list[Place]:
     """Return the places of a run."""
     found, by_clock = _conversations(run)
     numbers = _counted([one for one, *_ in found], [selection for _, selection, *_ in found])
-    kinds = Counter((one.key, selection, of) for one, selection, _, of in found)
+    kinds = Counter((one.key, selection, of) for one, selection, _, of, _ in found)
     seen: Counter[tuple[str, Selection, str]] = Counter()
     made: list[Place] = []
-    for at, ((one, selection, state, of), n) in enumerate(zip(found, numbers, strict=True)):
+    for at, ((one, selection, state, of, acked), n) in enumerate(zip(found, numbers, strict=True)):
         kind = one.key, selection, of
         seen[kind] += 1
         words = [part for part in (_part(seen[kind], kinds[kind]), state) if part]
@@ -61,7 +62,9 @@ def places_of(run: Traffic) -> list[Place]:
         frame = one.frame
         reply = bool(frame.reply) and parse_ack(frame.reply) is None
         timed = at in by_clock
-        made.append(Place(position, ", ".join(words), one.t, one.ordinal, frame.size, reply, timed, of))
+        made.append(
+            Place(position, ", ".join(words), one.t, one.ordinal, frame.size, reply, timed, of, acked)
+        )
     return made
 
 
@@ -89,7 +92,9 @@ def _conversations(run: Traffic) -> tuple[list[_Found], set[int]]:
             conversations[one.conn] = conversation
         selection = select(one.direction, one.frame, conversation.asked)
         of = _of(one, selection, conversation.asked.get(one.frame.subject, b""))
-        found.append(_Found(one, selection, conversation.words(one, selection), of))
+        asks = bool(one.frame.reply) and one.direction == C2S
+        stored = asks and selection.subject in published
+        found.append(_Found(one, selection, conversation.words(one, selection), of, stored))
         conversation.take(place, one, selection)
     for conversation in conversations.values():
         conversation.end()

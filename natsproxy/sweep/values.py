@@ -38,6 +38,7 @@ class Place(NamedTuple):
     t: ns since the start of the recording.  ordinal: the frame's number on its connection and direction.
     size: bytes of its payload.  reply: it asks for an answer.  by_clock: a clock decides if and when it
     comes (PING, heartbeats, empty pulls).  of: for people: the stream and consumer or the subject template.
+    acked: it is a publish that JetStream acks.
     """
 
     position: Position
@@ -48,6 +49,7 @@ class Place(NamedTuple):
     reply: bool = False
     by_clock: bool = False
     of: str = ""
+    acked: bool = False
 
 
 class Trial(NamedTuple):

@@ -11,7 +11,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.roles import ROLES
 from natsproxy.sweep.faults import DEFAULTS, FAULTS, GROUPS, chosen, trials
 from natsproxy.sweep.timers import Timers
-from natsproxy.sweep.values import Place, Position, Trial
+from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import OPS
 
 ROUTES = [
@@ -39,7 +39,9 @@ def test_every_offered_fault_is_a_rule(route: tuple[str, str], reply: bool) -> N
     if what in ROLES and (patterns := ROLES[what].patterns) is not None:
         subject = patterns[0].decode()
     timers = Timers(2.0, 3.0, 4.0, 1.0, 360.0, 10.0)
-    made = trials([place(direction, what, subject, reply=reply, size=9)], GROUPS, timers, own_server=True)
+    size = 9 if subject and what != "SUB" else 0
+    one = place(direction, what, subject, reply=reply, size=size)._replace(acked=True)
+    made = trials([one], GROUPS, timers, own_server=True)
     assert made
     for trial in made:
         rules = parse_rules(trial.rules, KINDS)
@@ -64,6 +66,22 @@ def test_only_what_asks_is_repeated() -> None:
     assert "duplicate" in offered(place("s2c", "MSG", "_INBOX.>"))
     assert "duplicate" not in offered(place("s2c", "MSG", "orders.*"))
     assert "duplicate" not in offered(place("s2c", "delivery", "orders.*", reply=True))
+
+
+def test_errors_are_those_that_the_server_sends_there() -> None:
+    def errors(one: Place) -> set[str]:
+        return {trial.fault for trial in trials([one], ["error"])}
+
+    assert errors(place("c2s", "pull", reply=True)) == {"error-409", "error-408", "error-503"}
+    assert errors(place("c2s", "api", reply=True)) == {"error-503", "error-10008"}
+    publish = place("c2s", "PUB", "orders.*", reply=True)._replace(acked=True)
+    assert errors(publish) == {"error-503", "error-10077", "error-denied"}
+    assert errors(place("c2s", "PUB", "time.now", reply=True)) == {"error-503", "error-denied"}
+    assert errors(place("c2s", "PUB", "time.now")) == {"error-denied"}
+    assert errors(place("c2s", "SUB", "time.now")) == {"error-denied"}
+    assert errors(place("c2s", "CONNECT")) == {"error-login", "error-full"}
+    assert errors(place("s2c", "MSG", "time.now", reply=True)) == set()
+    assert errors(place("c2s", "PING")) == set()
 
 
 def test_a_server_is_restarted_only_where_it_is_the_sweeps_own() -> None:
@@ -98,9 +116,8 @@ def test_faults_are_chosen_by_group_or_variant() -> None:
 
 
 def test_a_fault_in_a_recovery_keeps_the_rules_of_the_first() -> None:
-    (first,) = trials([place("c2s", "PING")], ["cut"])
-    (second,) = trials([place("s2c", "INFO")], ["reset"], after=first)
-    assert isinstance(second, Trial)
-    assert (second.depth, second.after) == (2, "cut")
-    assert [rule["kind"] for rule in second.rules] == ["reset", "close"]
+    (first,) = trials([place("c2s", "PING")], ["reset"])
+    (second,) = trials([place("s2c", "INFO")], ["cut-head"], after=first)
+    assert (second.depth, second.after) == (2, "reset")
+    assert [rule["kind"] for rule in second.rules] == ["close", "reset"]
     assert len(parse_rules(second.rules, KINDS)) == 2

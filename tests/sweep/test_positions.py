@@ -14,8 +14,9 @@ from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.engine.trial import TrialView, ask
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.sweep.faults import trials
+from natsproxy.sweep.faults import GROUPS, trials
 from natsproxy.sweep.positions import common, name, places, slug
+from natsproxy.sweep.timers import Timers
 from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import Op
@@ -85,6 +86,19 @@ def test_a_live_proxy_fires_at_each_place(program: str, tmp_path: Path) -> None:
         for firing in event.each():
             fired.setdefault(firing.rule, []).append((firing.key, firing.direction, firing.ordinal or 0))
     assert fired == _expected(found)
+
+
+def test_each_fault_fires_first_at_its_place(tmp_path: Path) -> None:
+    for program, run_ in PROGRAMS.items():
+        capture = tmp_path / f"{program}.ncap"
+        run(run_, capture)
+        made = trials(places(capture), GROUPS, Timers(request=2.0, pull=1.0), own_server=True)
+        assert {"deny", "answer", "error", "close", "latency"} <= {trial.rules[0]["kind"] for trial in made}
+        for trial in made:
+            (fired,) = _asked(capture, list(trial.rules)).values()
+            place = trial.place
+            wanted = [(place.position.connection, place.position.direction, place.ordinal)]
+            assert fired == wanted, trial
 
 
 def test_names_say_what_a_frame_is(tmp_path: Path) -> None:
