@@ -1,0 +1,73 @@
+"""The base of the checks: a check sees every frame of a recording, then settles what is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from natsproxy.check.history import Connection, History, Moment, Table
+from natsproxy.check.statement import CANNOT_SAY, FOUND, Proof, Statement
+
+MOST: Final = 100
+"""Findings of one check that are listed; the rest is counted."""
+
+
+class Check:
+    """One check of one recording.
+
+    name: as in the table of checks.  statements: those made so far.
+    """
+
+    def __init__(self, name: str, history: History) -> None:
+        self.name = name
+        self.history = history
+        self.statements: list[Statement] = []
+        self._reasons: dict[str, Statement] = {}
+        self._found = 0
+
+    def saw(self, moment: Moment) -> None:
+        """Take the next frame."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """Judge what is still open at the end of the recording."""
+
+    def over(self) -> list[Statement]:
+        """Return all statements, at the end of the recording."""
+        self.settle()
+        tables = [value for value in vars(self).values() if isinstance(value, Table)]
+        if any(table.forgot for table in tables):
+            self.cannot_say("more was open at once than a check remembers")
+        if self._found > MOST:
+            text = f"{self._found - MOST} more of these were found"
+            self.statements.append(Statement(self.name, FOUND, text))
+        return [*self.statements, *self._reasons.values()]
+
+    def found(self, sentence: str, frames: Sequence[Proof | None], since: int, *conns: Connection) -> None:
+        """State that something is wrong with connections.
+
+        since: the time from which on a frame that the recording misses could explain it.
+        """
+        proofs = tuple(frame for frame in frames if frame is not None)
+        reason = self.history.missed(since, *conns)
+        if reason:
+            self.cannot_say(reason, *proofs)
+            return
+        self._found += 1
+        if self._found <= MOST:
+            names = tuple(dict.fromkeys(conn.name for conn in conns))
+            self.statements.append(Statement(self.name, FOUND, sentence, proofs, names))
+
+    def cannot_say(self, reason: str, *frames: Proof) -> None:
+        """State, once for a reason, that the recording is too partial."""
+        if reason not in self._reasons:
+            text = f"the recording does not tell: {reason}"
+            self._reasons[reason] = Statement(self.name, CANNOT_SAY, text, frames)
+
+    def waited(self, conn: Connection, since: int, patience: int) -> bool:
+        """Tell whether a connection was seen for so long after a time (ns)."""
+        if self.history.until(conn) - since >= patience:
+            return True
+        if conn.until is None and self.history.cut:
+            self.cannot_say("it was cut off while something was open")
+        return False

@@ -1,0 +1,71 @@
+"""The checks by name, and the reading of captures: `check_captures` is the whole of it.
+
+A check is a row of `CHECKS`: another one is a row and a class.  Each capture is a history of its own, and is
+read once, in order.  Memory is bounded: where a check had to forget something, it says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from natsproxy.capture.read.reader import Tell, open_capture
+from natsproxy.check.base import Check
+from natsproxy.check.consumers import (
+    EndlessPulls,
+    OrderedGaps,
+    OrderedRepetitions,
+    StalledConsumers,
+    UnackedDeliveries,
+)
+from natsproxy.check.history import History
+from natsproxy.check.links import DeafClients, UnansweredPings
+from natsproxy.check.requests import StoredTwice, UnansweredRequests
+from natsproxy.check.statement import Statement
+from natsproxy.errors import ConfigError
+
+
+class Row(NamedTuple):
+    """A check: a line about it, and its class."""
+
+    line: str
+    kind: type[Check]
+
+
+CHECKS: Final[dict[str, Row]] = {
+    "request_without_answer": Row("a request got neither an answer nor a 503", UnansweredRequests),
+    "stored_twice": Row("a publish whose ack was lost was sent and stored again", StoredTwice),
+    "ordered_consumer_gap": Row("an ordered consumer left messages out", OrderedGaps),
+    "ordered_consumer_repetition": Row("an ordered consumer repeated messages", OrderedRepetitions),
+    "delivery_never_acked": Row("a client acked later messages, and one never", UnackedDeliveries),
+    "pull_without_end": Row("a pull request had no end after its expiry", EndlessPulls),
+    "consumer_stalled": Row("a push consumer waits for an answer to flow control", StalledConsumers),
+    "ping_without_pong": Row("a PING was not answered", UnansweredPings),
+    "deaf_client": Row("a client with subscriptions took nothing", DeafClients),
+}
+"""The checks by name."""
+
+
+def check_captures(
+    paths: Iterable[Path | str], only: Iterable[str] = (), lost: Tell | None = None
+) -> list[Statement]:
+    """Return the statements of all checks (or of `only` some) on captures.
+
+    lost: called with a sentence about segments that are not read.  Raises ConfigError for an unknown check,
+    and CaptureError for a file that is no capture or is damaged.
+    """
+    chosen = list(only) or list(CHECKS)
+    unknown = next((name for name in chosen if name not in CHECKS), None)
+    if unknown is not None:
+        raise ConfigError(f"there is no check {unknown!r}; there are {', '.join(CHECKS)}")
+    statements: list[Statement] = []
+    for path in paths:
+        history = History(open_capture(path, lost), str(path))
+        checks = [CHECKS[name].kind(name, history) for name in chosen]
+        for moment in history.moments():
+            for check in checks:
+                check.saw(moment)
+        for check in checks:
+            statements += check.over()
+    return statements

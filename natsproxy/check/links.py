@@ -1,0 +1,110 @@
+"""Checks of a connection as a whole: PINGs, and clients that take nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from natsproxy.check.base import Check
+from natsproxy.check.history import DELIVERIES, Connection, History, Moment, Table
+from natsproxy.check.statement import Proof
+from natsproxy.session import close_reasons
+from natsproxy.units import MINUTE, SECOND, short_duration
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
+
+PING_PATIENCE: Final = 5 * SECOND
+KEEP_ALIVE: Final = 2 * MINUTE
+"""The default PING interval of nats-server and of the client libraries."""
+_MOST: Final = 64
+"""PINGs of one side that are remembered while they are open; no client has more."""
+
+
+class UnansweredPings(Check):
+    """PINGs of a client or of the server that had no PONG in five seconds, on a connection that stayed."""
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__(name, history)
+        self._open: Table[tuple[Connection, Direction], deque[Moment]] = Table()
+
+    def saw(self, moment: Moment) -> None:
+        """Take the next frame."""
+        if moment.frame.op == Op.PING and moment.sent:
+            waiting = self._open.setdefault((moment.conn, moment.direction), deque(maxlen=_MOST))
+            waiting.append(moment)
+        elif moment.frame.op == Op.PONG and moment.passed:
+            waiting = self._open.get((moment.conn, C2S if moment.direction == S2C else S2C), deque())
+            if waiting:
+                waiting.popleft()
+
+    def settle(self) -> None:
+        """Judge what is still open."""
+        for (conn, direction), waiting in self._open.items():
+            if not waiting or not self.waited(conn, waiting[0].t, PING_PATIENCE):
+                continue
+            first = waiting[0]
+            time = short_duration(self.history.until(conn) - first.t)
+            who = "the server" if direction == C2S else "the client"
+            lost = "" if first.passed else "; it did not reach its peer"
+            text = f"{conn.label}: {who} did not answer a PING in {time}{lost}"
+            self.found(text, [first.proof], first.t, conn)
+
+
+@dataclass(slots=True)
+class _Life:
+    """The signs of life of a client: its open PING from the server, and the intervals of PINGs."""
+
+    ping: Proof | None = None
+    message: Proof | None = None
+    last: dict[Direction, int] = field(default_factory=dict)
+    interval: int = 0
+
+
+class DeafClients(Check):
+    """A client whose subscriptions live and that takes nothing for longer than its keep-alive.
+
+    The signs: a PING of the server that reached it stays without PONG for longer than the interval of PINGs
+    (as seen on the connection, else two minutes), or the proxy ended the connection because the client took
+    no bytes.
+    """
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__(name, history)
+        self._lives: Table[Connection, _Life] = Table()
+
+    def saw(self, moment: Moment) -> None:
+        """Take the next frame."""
+        op, direction = moment.frame.op, moment.direction
+        if op == Op.PING:
+            life = self._life(moment.conn)
+            before = life.last.get(direction)
+            life.last[direction] = moment.t
+            if before is not None and moment.sent:
+                life.interval = max(life.interval, moment.t - before)
+            if direction == S2C and moment.passed and life.ping is None:
+                life.ping, life.message = moment.proof, None
+        elif op == Op.PONG and direction == C2S and moment.sent:
+            self._life(moment.conn).ping = None
+        elif op in DELIVERIES and moment.passed:
+            life = self._life(moment.conn)
+            if life.ping is not None and life.message is None:
+                life.message = moment.proof
+
+    def _life(self, conn: Connection) -> _Life:
+        return self._lives.setdefault(conn, _Life())
+
+    def settle(self) -> None:
+        """Judge what is still open."""
+        for conn, life in self._lives.items():
+            if not any(sub.live for sub in conn.subs.values()):
+                continue
+            if conn.cause == close_reasons.SLOW:
+                text = f"{conn.label}: the client took no bytes, with subscriptions live"
+                self.found(text, [life.message], self.history.until(conn), conn)
+            elif life.ping is not None:
+                keep_alive = min(life.interval, KEEP_ALIVE) or KEEP_ALIVE
+                patience = max(keep_alive, PING_PATIENCE)
+                if self.waited(conn, life.ping.t, patience):
+                    time = short_duration(self.history.until(conn) - life.ping.t)
+                    text = f"{conn.label}: the client took nothing for {time}, with subscriptions live"
+                    self.found(text, [life.ping, life.message], life.ping.t, conn)

@@ -1,0 +1,173 @@
+"""Checks of requests and their answers, and of publishes that are sent again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from natsproxy.check.base import Check
+from natsproxy.check.history import PUBLISHES, Connection, History, Moment, Request, Table
+from natsproxy.check.statement import Proof
+from natsproxy.protocol.identifiers import find_inbox
+from natsproxy.units import SECOND, short_duration
+from natsproxy.wire.ops import C2S, Op
+
+PATIENCE: Final = 5 * SECOND
+"""The longest default time-out of the client libraries for a request."""
+_GAVE_UP: Final = SECOND // 5
+"""A client that waits for so long for one answer, and then leaves, has given up."""
+_COPIES: Final = 16
+"""Messages of one content that are remembered."""
+_KEEPALIVE: Final = (Op.PING, Op.PONG)
+
+
+class UnansweredRequests(Check):
+    """Requests that got neither an answer nor a 503 while their client waited.
+
+    Of a question that the client asked again, with the same words, the last request counts.
+    The client's patience: until it unsubscribes the reply subject, or leaves without another word; else five
+    seconds.
+    """
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__(name, history)
+        self._open: Table[bytes, Request] = Table()
+        self._asked_before: Table[tuple[str, int], Request] = Table()
+        self._last: Table[Connection, int] = Table()
+        self._given_up: Table[bytes, Proof] = Table()
+
+    def saw(self, moment: Moment) -> None:
+        """Take the next frame."""
+        frame = moment.frame
+        if moment.direction == C2S and moment.sent:
+            if frame.op == Op.UNSUB:
+                self._unsubscribed(moment)
+            elif frame.op not in _KEEPALIVE:
+                self._last[moment.conn] = moment.t
+            if frame.op in PUBLISHES and moment.request is not None and _asks(moment):
+                self._asked(moment.request)
+        elif moment.request is not None and moment.passed and moment.request.got:
+            self._answered(moment.request)
+
+    def _asked(self, request: Request) -> None:
+        before = self._asked_before.pop((request.conn.name, request.key), None)
+        if before is not None:
+            self._open.pop(before.reply, None)
+        self._asked_before[request.conn.name, request.key] = self._open[request.reply] = request
+
+    def _answered(self, request: Request) -> None:
+        if self._open.pop(request.reply, None) is not None:
+            self._asked_before.pop((request.conn.name, request.key), None)
+
+    def _unsubscribed(self, moment: Moment) -> None:
+        sub = moment.conn.subs.get(moment.frame.sid)
+        if sub is not None and not sub.max and sub.subject in self._open:
+            self._given_up[sub.subject] = moment.proof
+
+    def settle(self) -> None:
+        """Judge what is still open."""
+        for request in self._open.values():
+            until, why, frame = self._patience(request)
+            if until is None:
+                self.waited(request.conn, request.t, PATIENCE)
+                continue
+            waited = short_duration(until - request.t)
+            lost = "" if request.reached else "; it did not reach the server"
+            if request.came:
+                lost = "; the answer did not reach the client"
+            subject = request.subject.decode(errors="replace")
+            text = f"{request.conn.label}: a request to {subject} had no answer in {waited}, {why}{lost}"
+            self.found(text, [request.proof, request.ack_proof, frame], request.t, request.conn)
+
+    def _patience(self, request: Request) -> tuple[int | None, str, Proof | None]:
+        """Return the time at which the client's patience ended, its end in words, and the frame of it."""
+        conn, until = request.conn, self.history.until(request.conn)
+        gone = self._given_up.get(request.reply)
+        if gone is not None:
+            return gone.t, "when the client unsubscribed", gone
+        if until - request.t >= PATIENCE:
+            return until, "until the end", None
+        alone = self._last.get(conn, 0) <= request.t
+        if conn.cause == "client-closed" and alone and until - request.t >= _GAVE_UP:
+            return until, "when the client left", None
+        return None, "", None
+
+
+def _asks(moment: Moment) -> bool:
+    """Tell whether a publish waits for an answer: on an inbox that its client listens to, and is no pull."""
+    frame, conn, request = moment.frame, moment.conn, moment.request
+    if request is None or request.again or frame.subject.startswith(b"$JS.FC."):
+        return False
+    if moment.ack is not None and moment.whole and frame.body.startswith(b"+NXT"):
+        return False
+    if request.call is not None and request.call.verb == b"CONSUMER.MSG.NEXT":
+        return False
+    return find_inbox(frame.reply) is not None and any(not sub.queue for sub in conn.live(frame.reply))
+
+
+class StoredTwice(Check):
+    """A publish that JetStream stored, whose ack did not come, and that was sent and stored again.
+
+    Nats-Msg-Id prevents it: the second ack then says "duplicate".  That the first one was stored is known
+    from its ack, which was lost behind the proxy, or from its delivery.
+    """
+
+    def __init__(self, name: str, history: History) -> None:
+        super().__init__(name, history)
+        self._latest: Table[tuple[str, int], Request] = Table()
+        self._again: Table[bytes, tuple[Request, Request]] = Table()
+        self._stored: Table[tuple[str, int], dict[int, Proof]] = Table()
+
+    def saw(self, moment: Moment) -> None:
+        """Take the next frame."""
+        request, ack = moment.request, moment.ack
+        if moment.direction == C2S:
+            if request is not None and moment.sent and request.whole and request.call is None:
+                self._sent(request)
+        elif request is not None and request.ack is not None and request.ack_proof is not None:
+            if moment.sent and not (request.ack.error or request.ack.duplicate):
+                self._note(request.ack.stream, request.key, request.ack.seq, request.ack_proof)
+        elif ack is not None and moment.whole:
+            frame = moment.frame
+            key = hash((frame.subject, frame.headers, frame.body))
+            self._note(ack.stream.decode(errors="replace"), key, ack.stream_seq, moment.proof)
+
+    def _sent(self, request: Request) -> None:
+        key = (request.conn.name, request.key)
+        before = self._latest.get(key)
+        if before is not None and before.reached and not before.got:
+            self._again[request.reply] = (before, request)
+        self._latest[key] = request
+
+    def _note(self, stream: str, key: int, seq: int, proof: Proof) -> None:
+        seen = self._stored.setdefault((stream, key), {})
+        if len(seen) < _COPIES:
+            seen.setdefault(seq, proof)
+
+    def settle(self) -> None:
+        """Judge what is still open."""
+        for before, again in self._again.values():
+            ack = again.ack
+            if before.got or ack is None or ack.error or ack.duplicate:
+                continue
+            first = self._first(before, ack.stream, ack.seq)
+            if first is None:
+                continue
+            seq, proof = first
+            subject = again.subject.decode(errors="replace")
+            text = (
+                f"{again.conn.label}: the ack of a publish to {subject} was lost, and it was stored twice "
+                f"in {ack.stream}, as {seq} and {ack.seq}"
+            )
+            frames = [before.proof, proof, again.proof, again.ack_proof]
+            self.found(text, frames, before.t, before.conn, again.conn)
+
+    def _first(self, before: Request, stream: str, second: int) -> tuple[int, Proof] | None:
+        """Return the sequence under which a publish was stored, and the frame that shows it."""
+        if before.ack is not None and before.ack_proof is not None:
+            known = before.ack
+            if known.error or known.duplicate or known.seq == second:
+                return None
+            return known.seq, before.ack_proof
+        copies = self._stored.get((stream, before.key), {})
+        later = [(seq, proof) for seq, proof in copies.items() if seq < second and proof.t >= before.t]
+        return later[0] if len(later) == 1 else None
