@@ -9,13 +9,20 @@ from itertools import takewhile
 from typing import Any, Final
 
 from natsproxy.check.base import Check
-from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, History, Moment, Table
+from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, Consumer, History, Moment, Table
 from natsproxy.check.statement import Proof
 from natsproxy.protocol import headers
 from natsproxy.protocol.identifiers import split_nuid
-from natsproxy.protocol.jetstream import AckKind, AckSubject, StatusKind, ack_kind, members, number
+from natsproxy.protocol.jetstream import (
+    AckKind,
+    AckSubject,
+    StatusKind,
+    ack_kind,
+    members,
+    number,
+    pull_request,
+)
 from natsproxy.protocol.subjects import matches
-from natsproxy.replay.conversation.frame_kind import Consumer, delivery_request
 from natsproxy.session import close_reasons
 from natsproxy.units import SECOND, short_duration
 from natsproxy.wire.ops import C2S, Op
@@ -284,17 +291,18 @@ class EndlessPulls(Check):
                 break
 
     def _asked(self, moment: Moment) -> None:
-        wanted = delivery_request(moment.frame)
-        if wanted is None or wanted.batch is None:
+        consumer, body = _pulled(moment)
+        if consumer is None:
             return
         if not moment.whole:
             self.cannot_say("the payloads of pull requests are withheld", moment.proof)
             return
+        wanted = pull_request(body)
         expires = wanted.expires if wanted.expires or wanted.no_wait else None
         reply = moment.frame.reply
         pull = _Pull(reply, moment.proof, moment.t, wanted.batch, expires, moment.passed)
-        self._replies[moment.conn, reply] = wanted.consumer
-        waiting = self._open.setdefault((moment.conn, wanted.consumer), deque(maxlen=_HELD))
+        self._replies[moment.conn, reply] = consumer
+        waiting = self._open.setdefault((moment.conn, consumer), deque(maxlen=_HELD))
         while waiting and waiting[0].over:
             waiting.popleft()
         waiting.append(pull)
@@ -329,6 +337,17 @@ class EndlessPulls(Check):
                     lost = "" if pull.reached else "; it did not reach the server"
                     text = f"a pull from {named(consumer)} had no end {over} after its expiry{lost}"
                     self.found(f"{conn.label}: {text}", [pull.proof], pull.t, conn)
+
+
+def _pulled(moment: Moment) -> tuple[Consumer | None, bytes]:
+    """Return the consumer of a pull request, and its body; None for any other frame."""
+    ack, body = moment.ack, moment.frame.body
+    if ack is not None and body.startswith(b"+NXT"):
+        return (ack.stream, ack.consumer), body[4:].strip()
+    call = None if moment.request is None else moment.request.call
+    if call is not None and call.verb == b"CONSUMER.MSG.NEXT":
+        return (call.stream, call.consumer), body
+    return None, b""
 
 
 class StalledConsumers(Check):

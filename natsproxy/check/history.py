@@ -52,6 +52,8 @@ from natsproxy.wire.ops import C2S, Direction, Op
 
 PUBLISHES: Final = (Op.PUB, Op.HPUB)
 DELIVERIES: Final = (Op.MSG, Op.HMSG)
+Consumer = tuple[bytes, bytes]
+"""Stream and consumer."""
 _SHOWN: Final = 200
 """Characters of a control line that a proof shows."""
 _LATE: Final = "the connection was open before the recording began"
@@ -223,8 +225,8 @@ class History:
         self.streams: Table[str, dict[str, Any]] = Table()
         self.changed: Table[str, str] = Table()
         """Streams of which messages were removed, with the call that did it."""
-        self.consumers: Table[tuple[bytes, bytes], dict[str, Any]] = Table()
-        self._spans: Table[tuple[bytes, bytes], list[int]] = Table()
+        self.consumers: Table[Consumer, dict[str, Any]] = Table()
+        self._spans: Table[Consumer, list[int]] = Table()
         self._reader = reader
         self._first: int | None = None
         self._last: dict[bytes, int] = {}
@@ -409,7 +411,7 @@ class History:
         span[0], span[1] = min(span[0], ack.consumer_seq), max(span[1], ack.consumer_seq)
         span[2] += 1
 
-    def is_shared(self, consumer: tuple[bytes, bytes]) -> bool:
+    def is_shared(self, consumer: Consumer) -> bool:
         """Tell whether some deliveries of a consumer went elsewhere, or it was made anew."""
         first, last, count = self._spans.get(consumer, (0, 0, 1))
         return last - first + 1 != count
