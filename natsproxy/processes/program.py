@@ -164,19 +164,6 @@ async def running(
             nursery.cancel_scope.cancel()
 
 
-async def run_shell(command: str, environment: Mapping[str, str], limit: float) -> tuple[int | None, str]:
-    """Run a shell command; return its exit code, None where its time was over, and the end of its output.
-
-    limit: seconds that it has.
-    """
-    tail = Tail()
-    code = None
-    with trio.move_on_after(limit):
-        async with running(["/bin/sh", "-c", command], environment, tail, grace=0) as program:
-            code = await program.wait()
-    return code, tail.text()
-
-
 async def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program to its end; return its exit code, 128 and the number of the signal that ended it.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,7 +15,8 @@ from natsproxy.config.recording import RecordSettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Event, Firing
 from natsproxy.net.proxy import Proxy
-from natsproxy.processes.program import Tail, run_shell
+from natsproxy.processes.program import Tail
+from natsproxy.processes.user_command import LIMIT, command_failed, run_shell
 from natsproxy.replay.transport_proxy import running_proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
@@ -23,11 +24,12 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.sweep.open_connections import open_connections
 from natsproxy.sweep.programs import Program, Started
 from natsproxy.sweep.values import Run, Trial
-from natsproxy.sweep.worlds import COMMAND_SECONDS, RunServer, World
+from natsproxy.sweep.worlds import RunServer, World
 
 CAPTURE: Final = "run.ncap"
 OUTPUT: Final = "output.txt"
 _DRAIN: Final = 2.0  # seconds in which frames that the program sent at its end may reach the server
+_NEEDS_TERMINAL: Final = re.compile(r"EOFError|/dev/tty|[Nn]ot a (tty|terminal)|[Ii]nappropriate ioctl")
 _MOST_FIRINGS: Final = 10_000
 _LEAVE: Final = 0.3  # seconds in which the children of a program that has ended may end too
 
@@ -82,6 +84,7 @@ class _OneRun:
         self, program: Program, folder: Path, result: Run, trial: Trial | None, chain: RuleChain
     ) -> None:
         self._program = program
+        self._name = program.name
         self._folder = folder
         self.result = result
         self._trial = trial
@@ -101,8 +104,8 @@ class _OneRun:
                     raise ConfigError(proxy.unready)
             async with self._restarting(server):
                 await self._program_before(proxy)
-            if not self.result.problem and not proxy.accepted:
-                self.result.problem = self._never_connected(proxy)
+            if not self.result.problem:
+                self.result.problem = self._unusable(proxy)
         if proxy.unwritten is not None:
             self.result.problem = proxy.unwritten
 
@@ -155,23 +158,29 @@ class _OneRun:
         left = program.left()
         if not left:
             return ""
-        said = f"{self._program.name} ended and left {len(left)} running, now ended: {', '.join(left)}"
+        said = f"{self._name} ended and left {len(left)} running, now ended: {', '.join(left)}"
         if self._trial is None:
             self.result.problem = f"{said}: it must run in the foreground"
         return f"\n{said}\n"
 
-    def _never_connected(self, proxy: Proxy) -> str:
-        code = self.result.code
-        how = f"did not end within {self.result.limit:g} s" if code is None else f"ended with {code}"
-        last = self.result.output.strip().rpartition("\n")[2]
-        return (
-            f"{self._program.name} {how} and no client connected to NATS_URL=nats://{proxy.listen[0]}: "
-            "it must connect there" + (f"; it printed: {last}" if last else "")
-        )
+    def _unusable(self, proxy: Proxy) -> str:
+        """Return a sentence about a run that says nothing of the program; "" where it does."""
+        result = self.result
+        how = f"did not end within {result.limit:g} s" if result.code is None else f"ended with {result.code}"
+        last = result.output.strip().rpartition("\n")[2]
+        printed = f"; it printed: {last}" if last else ""
+        if not proxy.accepted:
+            url = f"nats://{proxy.listen[0]}"
+            where = f"no client connected to NATS_URL={url}: it must connect there"
+            return f"{self._name} {how} and {where}{printed}"
+        if self._trial is None and result.code and _NEEDS_TERMINAL.search(result.output):
+            return f"{self._name} {how}: it needs a terminal or an input, and has none{printed}"
+        return ""
 
     async def check(self, command: str, url: str) -> None:
         """Run the user's check."""
-        code, output = await run_shell(command, {**os.environ, "NATS_URL": url}, COMMAND_SECONDS)
+        code, output = await run_shell(command, url, LIMIT)
         if code is None:
-            self.result.problem = f"the check {command!r} did not end within {COMMAND_SECONDS:g} s"
+            how = f"did not end within {LIMIT:g} s"
+            self.result.problem = str(command_failed("check", command, how, output))
         self.result.check_code, self.result.check_output = code, output

@@ -11,27 +11,21 @@ The commands get the server's own URL in NATS_URL, not the proxy's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import trio
 
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
-from natsproxy.errors import ConfigError
 from natsproxy.processes.nats_server import NatsServer
-from natsproxy.processes.program import run_shell
+from natsproxy.processes.user_command import run_user_command
 from natsproxy.replay.cassette.record_mode import use
 from natsproxy.replay.conversation.match_options import Given
-
-COMMAND_SECONDS: Final = 60.0
-"""The time that a command of the user's has, beside the program: setup, reset, check."""
-_SHOWN: Final = 500  # characters of what a command said
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +82,7 @@ class OwnServer:
         try:
             address = Address(port=server.port)
             if self._setup:
-                await user_command("setup", self._setup, server.url)
+                await run_user_command("setup", self._setup, server.url)
             yield RunServer(
                 ProxySettings(listen=(Listener(Address()),), upstream=(Server(address),)),
                 server.url,
@@ -120,9 +114,9 @@ class Upstream:
         """Yield the server of one run, when no other run has it."""
         async with self._one:
             if self._reset:
-                await user_command("reset", self._reset, self._url)
+                await run_user_command("reset", self._reset, self._url)
             if self._setup and (self._reset or not self._used):
-                await user_command("setup", self._setup, self._url)
+                await run_user_command("setup", self._setup, self._url)
             self._used = True
             yield RunServer(self._legs, self._url, probe=True)
 
@@ -146,17 +140,3 @@ class Played:
                 ProxySettings(listen=(Listener(Address()),), upstream=(Server(cassette.address),)),
                 cassette.url,
             )
-
-
-async def user_command(name: str, command: str, url: str, limit: float = COMMAND_SECONDS) -> None:
-    """Run a shell command of the user's that prepares a server.
-
-    name: of its option.  Raises ConfigError, with the command's last line, where it fails.
-    """
-    code, output = await run_shell(command, {**os.environ, "NATS_URL": url}, limit)
-    if code == 0:
-        return
-    lines = output.strip().splitlines()
-    said = f": {lines[-1][:_SHOWN]}" if lines else ""
-    how = f"did not end within {limit:g} s" if code is None else f"ended with {code}"
-    raise ConfigError(f"the {name} command {command!r} {how}{said}")

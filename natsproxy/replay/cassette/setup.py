@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import Final
 
 import trio
 
 from natsproxy.addresses import Address
-from natsproxy.errors import ConfigError
-
-_SHOWN: Final = 500  # characters of what a command said
+from natsproxy.processes.user_command import command_failed
 
 
 async def run_setup(command: str, upstream: Address) -> None:
@@ -27,6 +24,5 @@ async def run_setup(command: str, upstream: Address) -> None:
         check=False,
     )
     if done.returncode:
-        lines = done.stdout.decode(errors="replace").strip().splitlines()
-        said = f": {lines[-1][:_SHOWN]}" if lines else ""
-        raise ConfigError(f"the setup command {command!r} ended with {done.returncode}{said}")
+        output = done.stdout.decode(errors="replace")
+        raise command_failed("setup", command, f"ended with {done.returncode}", output)
