@@ -105,7 +105,7 @@ def _one(kind: str, **settings: Any) -> Callable[[Place, Timers], Variants]:
 
 
 def _late(place: Place, timers: Timers) -> Variants:
-    delays = timers.late_at(place.position.what, place.reply)
+    delays = timers.late_at(place.position.what)
     texts = [f"{round(delay * 1000)}ms" for delay in delays]
     return [(text, (_rule(place, "latency", {"delay": text}),)) for text in texts]
 

@@ -71,9 +71,21 @@ def traffic(capture: Path) -> Traffic:
             for one in frames_of(ref, item):
                 if one.in_ordinal is not None and (frame := one.head) is not None:
                     found.append(Arrived(one.conn, "", one.direction, t, one.in_ordinal, frame))
-    # A held frame is recorded when it leaves; the ordinals keep those of one read in their order.
-    found.sort(key=attrgetter("t", "ordinal"))
-    return Traffic(_with_keys(found, ordinals), opened, closed)
+    return Traffic(_with_keys(_in_order(found), ordinals), opened, closed)
+
+
+def _in_order(found: list[Arrived]) -> list[Arrived]:
+    """Sort frames by arrival: a held one is recorded when it leaves.
+
+    In a direction the ordinals decide: two frames of one read may have times that differ by microseconds.
+    """
+    latest: dict[tuple[ConnectionId, Direction], int] = {}
+    ordered: list[Arrived] = []
+    for one in sorted(found, key=attrgetter("ordinal")):
+        way = one.conn, one.direction
+        latest[way] = t = max(one.t, latest.get(way, 0))
+        ordered.append(one._replace(t=t))
+    return sorted(ordered, key=attrgetter("t", "ordinal"))
 
 
 def _with_keys(found: list[Arrived], ordinals: dict[ConnectionId, int]) -> list[Arrived]:

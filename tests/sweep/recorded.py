@@ -10,7 +10,6 @@ from typing import Any
 import nats
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
-from nats.errors import TimeoutError as NatsTimeout
 
 from natsproxy.events import Firing
 from natsproxy.testing.proxy import TestProxy
@@ -30,10 +29,7 @@ async def queue(url: str) -> None:
     for _ in range(3):
         (msg,) = await sub.fetch(1, timeout=5)
         await msg.ack_sync()
-    try:
-        await sub.fetch(1, timeout=0.1)
-    except NatsTimeout:
-        await nc.flush()
+    await nc.request("$JS.API.CONSUMER.MSG.NEXT.ORDERS.worker", b'{"no_wait":true}', timeout=5)
     await nc.close()
 
 

@@ -38,7 +38,7 @@ def test_every_offered_fault_is_a_rule(route: tuple[str, str], reply: bool) -> N
     subject = {"ack": "$JS.ACK.ORDERS.worker.>", "api": "$JS.API.STREAM.INFO.ORDERS"}.get(what, subject)
     if what in ROLES and (patterns := ROLES[what].patterns) is not None:
         subject = patterns[0].decode()
-    timers = Timers(2.0, 3.0, 4.0, 1.0, 360.0, 10.0)
+    timers = Timers(1.0, 2.0, 3.0, 4.0, 1.0, 360.0, 10.0)
     size = 9 if subject and what != "SUB" else 0
     one = place(direction, what, subject, reply=reply, size=size)._replace(acked=True)
     made = trials([one], GROUPS, timers, own_server=True)
@@ -93,7 +93,7 @@ def test_a_server_is_restarted_only_where_it_is_the_sweeps_own() -> None:
 
 
 def test_late_frames_come_behind_the_timers_that_run_there() -> None:
-    timers = Timers(request=2.0, pull=3.0, ack_wait=30.0, heartbeat=1.0)
+    timers = Timers(request=1.0, api=2.0, pull=3.0, ack_wait=30.0, heartbeat=1.0)
 
     def delays(one: Place) -> list[str]:
         return [trial.fault for trial in trials([one], ["late"], timers)]
