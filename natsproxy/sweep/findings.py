@@ -16,6 +16,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.sweep.causes import Cause, Judged, cause_of
 from natsproxy.sweep.history import history
 from natsproxy.sweep.sentences import sentence
+from natsproxy.sweep.trial_facts import trial_facts
 
 _SIMPLE: Final = ("drop", "cut", "late", "duplicate", "reset", "error", "pause", "overtake", "restart")
 """Kinds of faults, those first that are the easiest to think through."""
@@ -52,24 +53,18 @@ class Finding:
 
     def facts(self) -> dict[str, Any]:
         """Return the finding as JSON values."""
-        trial, (same, runs) = self.least.trial, self.rate
+        same, runs = self.rate
         return {
             "number": self.number,
             "name": self.name,
+            "title": self.title,
             "sentence": self.sentence,
             "verdict": self.cause.verdict.value,
             "reasons": list(self.least.judgement.reasons),
-            "fault": trial.fault,
-            "rules": list(trial.rules),
-            "restart": trial.restart,
-            "depth": trial.depth,
-            "after": trial.after,
-            "position": trial.place.position._asdict(),
-            "state": trial.place.state,
-            "of": trial.place.of,
             "stack": self.cause.place,
             "rate": {"failed": same, "runs": runs},
             "trials": len(self.members),
+            "trial": trial_facts(self.least.trial),
         }
 
 

@@ -73,7 +73,7 @@ def test_the_sentence_of_a_wrong_result(tmp_path: Path) -> None:
 def test_facts_are_json(tmp_path: Path) -> None:
     (found,) = group([judged(trial(), run(tmp_path / "run.nats.txt", ORDERED, code=None, at=3))])
     facts = json.loads(json.dumps(found.facts()))
-    assert facts["position"] == {
+    assert facts["trial"]["place"]["position"] == {
         "connection": "worker/1",
         "direction": "c2s",
         "what": "PUB",

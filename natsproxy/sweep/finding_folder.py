@@ -1,0 +1,83 @@
+"""The folder of a finding: all that a person needs to see it again, and to understand it.
+
+| name | content |
+| --- | --- |
+| `README.txt` | the sentence, and the commands that show it again |
+| `fault.toml` | a rules file that puts the fault in its place, for `natsproxy run --rules` |
+| `run.ncap`, `baseline.ncap` | the recordings of the failed run and of a clean one |
+| `conversation.txt` | the frame of the fault, and the last frames before the end |
+| `stack.txt`, `output.txt` | where the program was, and what it printed; if there is any |
+| `finding.json` | the finding and its trial, for programs |
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from natsproxy.printable import printable
+from natsproxy.rules.file.serialize import to_toml
+from natsproxy.sweep.conversation import conversation
+from natsproxy.sweep.findings import Finding
+from natsproxy.sweep.report.result import SweepResult
+
+FACTS: Final = "finding.json"
+RULES: Final = "fault.toml"
+_RESTART: Final = {"keep": "restart the server", "lose": "restart the server without its memory"}
+
+
+def write_finding(path: Path, finding: Finding, result: SweepResult) -> Path:
+    """Write a finding's folder below that of the sweep; return it."""
+    folder = path / finding.title
+    folder.mkdir(parents=True)
+    run = finding.least.run
+    texts = {
+        "README.txt": readme(finding, result, path),
+        RULES: rules_text(finding, result.seed),
+        "conversation.txt": conversation(run.capture, run.firings),
+        "stack.txt": run.stack,
+        "output.txt": run.output,
+        FACTS: json.dumps(finding.facts(), indent=2) + "\n",
+    }
+    for name, text in texts.items():
+        if text:
+            (folder / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+    shutil.copyfile(run.capture, folder / "run.ncap")
+    shutil.copyfile(result.baseline[0].capture, folder / "baseline.ncap")
+    return folder
+
+
+def rules_text(finding: Finding, seed: int) -> str:
+    """Return the rules file of a finding: a comment with what it shows, and its rules."""
+    trial = finding.least.trial
+    lines = [f"# {finding.name}, seed {seed}"]
+    if trial.restart:
+        lines.append(f"# and {_RESTART[trial.restart]} when the first rule fires")
+    return "\n".join([*lines, to_toml(trial.rules)])
+
+
+def readme(finding: Finding, result: SweepResult, path: Path) -> str:
+    """Return the text that explains a finding."""
+    same, runs = finding.rate
+    others = len(finding.members) - 1
+    parts = [
+        finding.sentence,
+        *(printable(f"- {reason}") for reason in finding.least.judgement.reasons),
+        "",
+        f"It failed like this in {same} of {runs} runs."
+        + (f"  {others} other places fail for the same cause." if others else ""),
+        *([f"The program is then in {printable(finding.cause.place)}."] if finding.cause.place else []),
+        "",
+        "Again:",
+        f"    natsproxy sweep --only {finding.number:02} --output {path} … -- {printable(result.program)}",
+        f"    natsproxy run --rules {path / finding.title / RULES} --seed {result.seed} …",
+        "Look at it:",
+        f"    natsproxy capture cat {path / finding.title / 'run.ncap'} --exchange",
+        f"    natsproxy capture diff {path / finding.title / 'baseline.ncap'} "
+        f"{path / finding.title / 'run.ncap'}",
+        "Accept it, with this line in the file of --accept:",
+        f"    {finding.name}",
+    ]
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,240 @@
+"""The folder of a sweep, `sweep-out`: its state while it goes on, and what it found.
+
+| name | content |
+| --- | --- |
+| `sweep.jsonl` | the program and its options, then a line for each trial as it ends: for `--resume` |
+| `runs/` | the recordings of the baselines, of runs that go on, and of those that failed |
+| `01-hung-drop-publish-ack/` | a finding, see `finding_folder.py` |
+| `report.json`, `report.html`, `junit.xml` | see `report` |
+
+`Folder.begin(path, program, resume=...)`, then `baseline(n)` and `run(n)` for the folders of runs, `note` for
+each trial that is judged, and `finish` at the end, also of a sweep that was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from natsproxy.errors import ConfigError
+from natsproxy.events import Firing
+from natsproxy.sweep.causes import Judged, cause_of
+from natsproxy.sweep.finding_folder import FACTS, write_finding
+from natsproxy.sweep.findings import Finding
+from natsproxy.sweep.report import html_page, junit
+from natsproxy.sweep.report.result import SweepResult
+from natsproxy.sweep.trial_facts import trial_facts, trial_key, trial_of
+from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
+
+STATE: Final = "sweep.jsonl"
+RUNS: Final = "runs"
+REPORT: Final = "report.json"
+PAGE: Final = "report.html"
+JUNIT: Final = "junit.xml"
+_FINDINGS: Final = "[0-9][0-9]*-*"
+_MOST_FIRINGS: Final = 100
+
+
+@dataclass(slots=True)
+class Folder:
+    """The folder of one sweep.
+
+    path: of it.  done: the trials that an earlier part of this sweep has tried, by `trial_key`.
+    failed: the keys of the trials that failed in the sweep before this one: they come first.
+    """
+
+    path: Path
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    @classmethod
+    def begin(cls, path: Path, program: Mapping[str, Any], *, resume: bool = False) -> Folder:
+        """Return the folder for a program, made or emptied; with `resume` as an earlier sweep left it.
+
+        program: the command and the options that decide what a trial says, JSON values.  Raises ConfigError
+        for a folder that is no sweep's, for one of another program where it is to be resumed, and where the
+        folder cannot be written.
+        """
+        try:
+            return cls._resumed(path, program) if resume else cls._anew(path, program)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be used for the results: {error.strerror}") from None
+
+    @classmethod
+    def _anew(cls, path: Path, program: Mapping[str, Any]) -> Folder:
+        lines: list[dict[str, Any]] = []
+        if path.exists():
+            if not path.is_dir() or (any(path.iterdir()) and not (path / STATE).exists()):
+                raise ConfigError(f"{path} is not the folder of a sweep: give another one with --output")
+            if (path / STATE).exists():
+                lines = _lines(path / STATE)
+        path.mkdir(parents=True, exist_ok=True)
+        _remove_results(path)
+        shutil.rmtree(path / RUNS, ignore_errors=True)
+        (path / STATE).write_text(_line({"program": dict(program)}), encoding="utf-8")
+        failed = {one["key"] for one in lines if "key" in one and Verdict(one["verdict"]).found}
+        return cls(path, {}, failed)
+
+    @classmethod
+    def _resumed(cls, path: Path, program: Mapping[str, Any]) -> Folder:
+        state = path / STATE
+        if not state.is_file():
+            raise ConfigError(f"{path} has no sweep to resume")
+        lines = _lines(state)
+        began = lines[0].get("program") if lines else None
+        if began != json.loads(json.dumps(dict(program))):
+            raise ConfigError(f"{path} has the sweep of another program or of other options: {_shown(began)}")
+        with state.open("w", encoding="utf-8") as file:  # without a last line that was torn
+            file.writelines(map(_line, lines))
+        return cls(path, {one["key"]: one for one in lines if "key" in one})
+
+    # -- runs
+
+    def baseline(self, number: int) -> Path:
+        """Return the folder of a clean run."""
+        return self.path / RUNS / f"baseline-{number}"
+
+    def run(self, number: int | str) -> Path:
+        """Return the folder of a run with a fault."""
+        return self.path / RUNS / f"{number:>04}"
+
+    def drop(self, run: Run) -> None:
+        """Delete the folder of a run that nobody will look at."""
+        if self._owns(run.capture):
+            shutil.rmtree(run.capture.parent, ignore_errors=True)
+
+    def _owns(self, capture: Path) -> bool:
+        return capture.parent.parent == self.path / RUNS
+
+    # -- the state
+
+    def note(self, one: Judged) -> None:
+        """Write down a trial that was judged; the folder of its run goes, unless it is a finding."""
+        found = one.judgement.verdict.found
+        facts: dict[str, Any] = {
+            "key": trial_key(one.trial),
+            "trial": trial_facts(one.trial),
+            "verdict": one.judgement.verdict.value,
+            "reasons": list(one.judgement.reasons),
+            "runs": one.runs,
+            "same": one.same,
+            "confirmed": one.confirmed,
+            "seconds": round(one.run.seconds, 3),
+        }
+        if found:
+            facts["run"] = self._run_facts(one.run)
+        else:
+            self.drop(one.run)
+        with (self.path / STATE).open("a", encoding="utf-8") as file:
+            file.write(_line(facts))
+            file.flush()
+            os.fsync(file.fileno())
+
+    def restored(self, trials: Iterable[Trial]) -> list[Judged]:
+        """Return those of these trials that an earlier part of this sweep has tried, with their verdicts."""
+        found = []
+        for trial in trials:
+            facts = self.done.get(trial_key(trial))
+            if facts is not None:
+                found.append(self._judged(trial, facts))
+        return found
+
+    def _judged(self, trial: Trial, facts: Mapping[str, Any]) -> Judged:
+        judgement = Judgement(Verdict(facts["verdict"]), tuple(facts["reasons"]))
+        run = self._run(facts)
+        cause = cause_of(trial, judgement, run) if judgement.verdict.found else None
+        return Judged(trial, judgement, run, facts["runs"], facts["same"], facts["confirmed"], cause)
+
+    def _run_facts(self, run: Run) -> dict[str, Any]:
+        facts = asdict(run)
+        facts["capture"] = os.path.relpath(run.capture, self.path)
+        facts["firings"] = [asdict(one) for one in run.firings[:_MOST_FIRINGS]]
+        facts["open"] = [one._asdict() for one in run.open]
+        return facts
+
+    def _run(self, facts: Mapping[str, Any]) -> Run:
+        kept = facts.get("run")
+        if kept is None:
+            return Run(0, facts["seconds"], facts["seconds"], self.path / RUNS / "none")
+        return Run(
+            **{
+                **kept,
+                "capture": self.path / kept["capture"],
+                "firings": [Firing(**{**one, "also": ()}) for one in kept["firings"]],
+                "open": [OpenConnection(**one) for one in kept["open"]],
+            }
+        )
+
+    # -- the end
+
+    def finish(self, result: SweepResult, findings: Sequence[Finding]) -> None:
+        """Write the findings and the reports.  Raises OSError where the disk is full."""
+        _remove_results(self.path)
+        for finding in findings:
+            write_finding(self.path, finding, result)
+        kept = {finding.least.run.capture for finding in findings}
+        for one in result.judged:
+            if one.run.capture not in kept:
+                self.drop(one.run)
+        facts = result.facts(findings)
+        self._write(REPORT, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+        self._write(JUNIT, junit.document(result, findings))
+        self._write(PAGE, html_page.page(result, findings))
+
+    def _write(self, name: str, text: str) -> None:
+        (self.path / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def find_trial(path: Path, name: str) -> Trial:
+    """Return the trial of a finding in a folder, by its number or its name.
+
+    Raises ConfigError where there is none, or it cannot be read.
+    """
+    titles = sorted(one.parent.name for one in path.glob(f"{_FINDINGS}/{FACTS}"))
+    for title in titles:
+        number, _, rest = title.partition("-")
+        if name in (title, rest) or (name.isdigit() and int(name) == int(number)):
+            try:
+                return trial_of(json.loads((path / title / FACTS).read_text(encoding="utf-8"))["trial"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise ConfigError(f"the finding {title} in {path} cannot be read: {error}") from None
+    raise ConfigError(f"{path} has no finding {name!r}: {', '.join(titles) or 'it has none'}")
+
+
+# -- files
+
+
+def _line(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts) + "\n"
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a state without a torn last one.  Raises ConfigError for a damaged one."""
+    texts = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    found = []
+    for number, text in enumerate(texts, 1):
+        try:
+            found.append(json.loads(text))
+            if not isinstance(found[-1], dict):
+                raise ValueError("it is no object")
+        except ValueError as error:
+            if number == len(texts):
+                return [one for one in found if isinstance(one, dict)]
+            raise ConfigError(f"{path} is damaged in line {number}: {error}") from None
+    return found
+
+
+def _shown(program: Any) -> str:
+    return json.dumps(program)[:300]
+
+
+def _remove_results(path: Path) -> None:
+    for facts in path.glob(f"{_FINDINGS}/{FACTS}"):
+        shutil.rmtree(facts.parent)
+    for name in (REPORT, PAGE, JUNIT):
+        (path / name).unlink(missing_ok=True)
