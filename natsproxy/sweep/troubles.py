@@ -4,6 +4,7 @@ A program that works at least once repeats what it is not sure of.  It has a rea
 copy, one of these came:
 - a request of its own had no answer for longer than any in the baseline, or an error for an answer;
 - a connection ended, or its client made a new one;
+- a message of the application was withheld or held, in either direction: what it waits for does not come;
 - a message came again: redelivered by JetStream, made by a rule, or sent again by its peer.
 
 Core NATS delivers at most once.  A message of it that was withheld or held may be gone, and with it whatever
@@ -111,8 +112,11 @@ class Troubles:
         return self.failed_between(first, then) or self.repeated_until(then) > 0
 
     def failed_between(self, first: int, then: int) -> bool:
-        """Tell whether, between two times, a connection was lost or an answer failed to come."""
-        return self._lost(first, then) or self._unanswered(first, then)
+        """Tell whether, between two times, a connection was lost or what a program waits for did not come."""
+        return self._lost(first, then) or self._unanswered(first, then) or self._missed(then)
+
+    def _missed(self, then: int) -> bool:
+        return any(one.t <= then and _is_of_application(one) for one in self._run.touched)
 
     def _lost(self, first: int, then: int) -> bool:
         return any(first <= t <= then for t in self.losses)
@@ -202,6 +206,13 @@ def is_core_message(frame: Frame) -> bool:
 def got_core_before(history: History, t: int) -> bool:
     """Tell whether clients got a message of core NATS before a time."""
     return any(one.t <= t and is_core_message(one.frame) for one in history.got)
+
+
+def _is_of_application(one: Touched) -> bool:
+    frame = one.frame
+    if one.direction == C2S:
+        return frame.op in _PUBLISHES and not frame.subject.startswith(b"$JS.")
+    return frame.op in (Op.MSG, Op.HMSG) and not (frame.header_size and headers.parse(frame.headers).code)
 
 
 def _is_error(one: Got) -> bool:

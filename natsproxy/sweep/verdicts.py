@@ -16,7 +16,8 @@
    - Twice, and no rule took one: unless the program had a reason to send it again (`troubles.py`), or
      JetStream drops the copy by its Nats-Msg-Id.  A message that came again explains one copy per subject.
    - Another one in its place: a subject has messages which no clean run has, and misses some.  Further ones
-     are wrong where nothing was in trouble, but for those that a clock sends.
+     are wrong where nothing was in trouble, but for those that a clock sends; and always with an INFO of the
+     server in their payload.
    - Out of order, on one subject and connection: unless the program had a reason to send something again,
      or its own messages came in another order.
 6. Otherwise passed.  What is not promised and missing is among the reasons.
@@ -46,6 +47,7 @@ _SLACK: Final = 50 * MILLISECOND
 _REGULAR: Final = 3
 """Messages from which on a subject can be one that a clock sends."""
 _SIGNALS: Final = 128
+_INFO: Final = b'INFO {"server_id":'
 _SHOWN: Final = 60
 _NAMES: Final = 3
 
@@ -273,11 +275,18 @@ def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles)
                 theirs[first], one, seen, explained
             ):
                 twice.append(one)
-        # On another subject than ever before, a program says that something failed.
-        elif usual[group(one)] and (group(one) in short or not seen.between(seen.at, one.t)):
+        elif _is_other(one, usual, short, seen):
             other.append(one)
     yield _told("twice", twice)
     yield _told("in no clean run", other)
+
+
+def _is_other(one: Sent, usual: Counter[str], short: set[str], seen: Troubles) -> bool:
+    """Tell whether a message that is in no clean run is wrong."""
+    if _INFO in one.frame.body:  # the client gave its application what was not for it
+        return True
+    # On another subject than ever before, or beside all the usual ones, a program may say what failed.
+    return usual[group(one)] > 0 and (group(one) in short or not seen.between(seen.at, one.t))
 
 
 def _explained(first: Sent, one: Sent, seen: Troubles, explained: Counter[str]) -> bool:
