@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from natsproxy.rules.model.roles import ROLES
-from natsproxy.sweep.positions import name, slug
+from natsproxy.sweep.positions import name
 from natsproxy.sweep.selection import INBOX, Selection
 from natsproxy.sweep.timers import UNKNOWN, Timers
 from natsproxy.sweep.values import Place, Trial
@@ -296,10 +296,5 @@ def _trial(place: Place, fault: Fault, ending: str, tables: Tables, after: Trial
     full = f"{fault.name}-{ending}" if ending else fault.name
     if after is None:
         return Trial(full, place, tables, fault.restart)
-    return Trial(full, place, (*tables, *after.rules), fault.restart, after.depth + 1, trial_name(after))
-
-
-def trial_name(trial: Trial) -> str:
-    """Return the name of a trial, the same in every sweep: the fault and the slug of its position."""
-    own = f"{trial.fault}-{slug(trial.place.position)}"
-    return f"{trial.after}--{own}" if trial.after else own
+    first = f"{after.fault} at {name(after.place)}"
+    return Trial(full, place, (*tables, *after.rules), fault.restart, after.depth + 1, first)

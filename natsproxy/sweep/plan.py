@@ -13,9 +13,9 @@ from zlib import crc32
 
 from natsproxy.converters import duration
 from natsproxy.protocol.subjects import collide
-from natsproxy.sweep.faults import trial_name
 from natsproxy.sweep.positions import client_of
 from natsproxy.sweep.selection import INBOX
+from natsproxy.sweep.trial_facts import trial_key
 from natsproxy.sweep.values import Place, Trial
 
 _ACKS: Final = ("ack", "next", "publish-ack", "flow-reply")
@@ -51,20 +51,23 @@ def class_of(trial: Trial) -> tuple[str, ...]:
 
 
 def planned(trials: Iterable[Trial], failed: Collection[str] = ()) -> Plan:
-    """Return the order of trials.  failed: the names of those that failed last time, which come first."""
+    """Return the order of trials.
+
+    failed: the keys (`trial_key`) of those that failed last time, which come first.
+    """
     again: list[Trial] = []
     first: dict[tuple[str, ...], Trial] = {}
     others: list[Trial] = []
     for trial in trials:
-        if trial_name(trial) in failed:
+        if trial_key(trial) in failed:
             again.append(trial)
             first.setdefault(class_of(trial), trial)
         elif class_of(trial) in first:
             others.append(trial)
         else:
             first[class_of(trial)] = trial
-    known = set(map(trial_name, again))
-    fresh = [trial for trial in first.values() if trial_name(trial) not in known]
+    known = set(map(trial_key, again))
+    fresh = [trial for trial in first.values() if trial_key(trial) not in known]
     return Plan([*again, *_by_rank(fresh)], others)
 
 
@@ -91,23 +94,23 @@ def _rank(trial: Trial) -> float:
 
 
 def shard(trials: Iterable[Trial], number: int, of: int) -> list[Trial]:
-    """Return a part of the trials: `number` from 1 to `of`; a trial is always in the same one, by its name.
+    """Return a part of the trials: `number` from 1 to `of`; a trial is always in the same one, by its key.
 
     Raises ValueError for a number that is not one of them.
     """
     if not 1 <= number <= of:
         raise ValueError(f"must be a shard such as 1/4, not {number}/{of}")
-    return [trial for trial in trials if crc32(trial_name(trial).encode()) % of == number - 1]
+    return [trial for trial in trials if crc32(trial_key(trial).encode()) % of == number - 1]
 
 
-def only(trials: Iterable[Trial], names: Collection[str]) -> list[Trial]:
-    """Return the trials of these names."""
-    return [trial for trial in trials if trial_name(trial) in names]
+def only(trials: Iterable[Trial], keys: Collection[str]) -> list[Trial]:
+    """Return the trials of these keys."""
+    return [trial for trial in trials if trial_key(trial) in keys]
 
 
-def without(trials: Iterable[Trial], names: Collection[str]) -> list[Trial]:
-    """Return the trials but those of these names: a sweep that goes on has made them."""
-    return [trial for trial in trials if trial_name(trial) not in names]
+def without(trials: Iterable[Trial], keys: Collection[str]) -> list[Trial]:
+    """Return the trials but those of these keys: a sweep that goes on has made them."""
+    return [trial for trial in trials if trial_key(trial) not in keys]
 
 
 def about(places: Sequence[Place], subjects: Collection[str]) -> list[Place]:

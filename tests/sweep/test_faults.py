@@ -9,7 +9,7 @@ import pytest
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.roles import ROLES
-from natsproxy.sweep.faults import DEFAULTS, FAULTS, GROUPS, chosen, trial_name, trials
+from natsproxy.sweep.faults import DEFAULTS, FAULTS, GROUPS, chosen, trials
 from natsproxy.sweep.timers import Timers
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import OPS
@@ -118,6 +118,6 @@ def test_faults_are_chosen_by_group_or_variant() -> None:
 def test_a_fault_in_a_recovery_keeps_the_rules_of_the_first() -> None:
     (first,) = trials([place("c2s", "PING")], ["reset"])
     (second,) = trials([place("s2c", "INFO")], ["cut-head"], after=first)
-    assert (second.depth, second.after) == (2, trial_name(first))
+    assert (second.depth, second.after) == (2, "reset at app · c2s · 2nd PING")
     assert [rule["kind"] for rule in second.rules] == ["close", "reset"]
     assert len(parse_rules(second.rules, KINDS)) == 2

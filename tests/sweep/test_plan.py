@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.sweep.faults import trial_name, trials
+from natsproxy.sweep.faults import trials
 from natsproxy.sweep.plan import about, class_of, only, planned, recovery, shard, without
 from natsproxy.sweep.timers import Timers
+from natsproxy.sweep.trial_facts import trial_key
 from natsproxy.sweep.values import Place, Position
 
 TIMERS = Timers(request=2.0)
@@ -45,20 +46,20 @@ def _places(draw: st.DrawFn) -> list[Place]:
 @given(_places(), st.integers(0, 5))
 def test_a_plan_has_each_trial_once_and_one_of_each_class_first(places: list[Place], failures: int) -> None:
     made = trials(places, timers=TIMERS)
-    failed = {trial_name(trial) for trial in made[-failures:]} if failures else set()
+    failed = {trial_key(trial) for trial in made[-failures:]} if failures else set()
     plan = planned(made, failed)
-    assert sorted(map(trial_name, plan.first + plan.others)) == sorted(map(trial_name, made))
-    fresh = plan.first[len([trial for trial in made if trial_name(trial) in failed]) :]
+    assert sorted(map(trial_key, plan.first + plan.others)) == sorted(map(trial_key, made))
+    fresh = plan.first[len([trial for trial in made if trial_key(trial) in failed]) :]
     assert len({class_of(trial) for trial in fresh}) == len(fresh)
     assert {class_of(trial) for trial in plan.first} == {class_of(trial) for trial in made}
-    assert {trial_name(trial) for trial in plan.first[: len(failed)]} == failed
+    assert {trial_key(trial) for trial in plan.first[: len(failed)]} == failed
 
 
 @given(_places(), st.integers(1, 5))
 def test_shards_are_a_partition_that_other_trials_do_not_change(places: list[Place], parts: int) -> None:
     made = trials(places, timers=TIMERS)
     shards = [shard(made, number, parts) for number in range(1, parts + 1)]
-    assert sorted(trial_name(trial) for part in shards for trial in part) == sorted(map(trial_name, made))
+    assert sorted(trial_key(trial) for part in shards for trial in part) == sorted(map(trial_key, made))
     assert shard(made[1:], 1, parts) == [trial for trial in shards[0] if trial in made[1:]]
 
 
@@ -93,16 +94,16 @@ def test_places_of_a_class_follow_only_behind_all_classes() -> None:
 
 def test_what_failed_last_time_comes_before_all_classes() -> None:
     made = trials([place("PUB", n, "between", subject="orders.*") for n in (1, 2, 3)], ["drop"])
-    plan = planned(made, {trial_name(made[2])})
+    plan = planned(made, {trial_key(made[2])})
     assert [trial.place.position.n for trial in plan.first] == [3, 1]
 
 
-def test_trials_are_found_and_left_out_by_name() -> None:
+def test_trials_are_found_and_left_out_by_key() -> None:
     made = trials([place("PUB", n, subject="orders.*") for n in (1, 2)], ["drop"])
-    names = [trial_name(trial) for trial in made]
-    assert len(set(names)) == 2
-    assert only(made, names[:1]) == made[:1]
-    assert without(made, names[:1]) == made[1:]
+    keys = [trial_key(trial) for trial in made]
+    assert len(set(keys)) == 2
+    assert only(made, keys[:1]) == made[:1]
+    assert without(made, keys[:1]) == made[1:]
 
 
 def test_a_subject_chooses_its_messages_their_acks_and_their_consumers() -> None:
