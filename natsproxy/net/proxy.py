@@ -313,6 +313,14 @@ class Proxy:
         """
         self.relays[conn].control(partial(Control.pause, lasts=lasts))
 
+    async def ask_client(self, conn: int) -> bool:
+        """Send the client of a connection a PING and wait for its PONG, as long as the caller lets it.
+
+        Return False if the connection ends before it.  The server notices nothing.
+        Raises KeyError where there is no such connection.
+        """
+        return await self.relays[conn].ask_client()
+
     def put_over_legs(self, layers: Layers) -> None:
         """Put layers over the legs of later connections, which the plane in Python then serves."""
         self.connections.layers = layers

@@ -80,7 +80,7 @@ class Relay:
         self.error: BaseException | None = None
         self.due, self._deadlines = NEVER, deadlines
         self._ticks = Timeslice(most_frames)
-        self._barriers: tuple[trio.Event, ...] = ()
+        self._awaited: tuple[trio.Event, ...] = ()  # set at the end of the connection at the latest
         self.kernel: TcpInfo | None = None
 
     @property
@@ -109,8 +109,8 @@ class Relay:
             for leg in self.legs:
                 leg.close()
             self.session.stop()
-            for passed in self._barriers:
-                passed.set()
+            for event in self._awaited:
+                event.set()
             self._leave()  # last: a bug there must not keep the sockets
             await self._record_unsent()
         return self.end
@@ -208,8 +208,7 @@ class Relay:
         while (self.client.readable or self.session.pipes[C2S].pending) and not self.session.over:
             await trio.lowlevel.checkpoint()
         if not self.session.over:
-            passed = trio.Event()
-            self._barriers = (*(one for one in self._barriers if not one.is_set()), passed)
+            passed = self._event()
             self._fence(passed)
             await passed.wait()
 
@@ -217,6 +216,27 @@ class Relay:
     def _fence(self, passed: trio.Event) -> None:
         self._catch_up()
         self._perform(self.session.fence(lambda _: passed.set(), now_ns()))
+
+    async def ask_client(self) -> bool:
+        """Send the client a PING and wait for its PONG; return False if the connection ends before it."""
+        if self.session.over:
+            return False
+        done, heard = self._event(), False
+
+        def answered(now: int) -> None:
+            nonlocal heard
+            heard = True
+            done.set()
+
+        self.control(lambda control, now: control.ask(now, answered))
+        await done.wait()
+        return heard
+
+    def _event(self) -> trio.Event:
+        """Return an event that is set at the end of the connection at the latest."""
+        event = trio.Event()
+        self._awaited = (*(one for one in self._awaited if not one.is_set()), event)
+        return event
 
     # -- called by the plane
 

@@ -1,4 +1,4 @@
-"""One connection: its two directions, its fences and subscriptions, and who its peers are.
+"""One connection: its two directions, its fences, PINGs and subscriptions, and who its peers are.
 
 Each part owns its state, and is created here.  The session, the rules (`rule_runner.py`), the login and the
 operator's control work on these parts.  Rules see the connection as their `View`.
@@ -10,6 +10,7 @@ from natsproxy.capture.filter.redact import Secrets
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.session.actions import Actions
+from natsproxy.session.client_pings import ClientPings
 from natsproxy.session.direction import DirectionPipe, PipeContext
 from natsproxy.session.fences import Fences
 from natsproxy.session.identity import Certificate
@@ -63,6 +64,7 @@ class ProxiedConnection:
         self.lifecycle = Lifecycle(conn, self.actions, shut=shut)
         self.fences = Fences(self.pipes, self.lifecycle, settings.fence_timeout)
         self.subscriptions = Subscriptions(self.pipes, self.fences, self.lifecycle)
+        self.client_pings = ClientPings(self.pipes, self.lifecycle, self.subscriptions)
         self.subs = self.subscriptions.table
         self.introduce(Connect())
 

@@ -1,4 +1,4 @@
-"""Operator control of one connection: suspend, pause, expel, drain.
+"""Operator control of one connection: suspend, pause, expel, drain, ask the client for a sign of life.
 
 In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the point at which the
 server has processed all bytes of the client.  After that the connection stays open until no request is
@@ -7,6 +7,7 @@ unanswered; the caller has the deadline.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from natsproxy.capture.filter.redact import redact_frames
@@ -65,6 +66,14 @@ class Control:
     def connect(self) -> bytes:
         """The client's last CONNECT, redacted; b"" if none came."""
         return redact_frames(self._connection.last_connect, C2S)
+
+    def ask(self, now: int, answered: Callable[[int], None]) -> None:
+        """Ask the client for a sign of life: send it a PING; call `answered` when its PONG comes.
+
+        Not before the client's first PONG: until then the PING waits.
+        """
+        if not self._lifecycle.over:
+            self._connection.client_pings.ask(answered, now)
 
     def lame_duck(self, now: int) -> None:
         """Send the client an INFO in lame duck mode, as a server that is shutting down does.

@@ -345,7 +345,7 @@ class DirectionPipe:
     gone, not yet recorded.  deciding: the frame whose decision is not complete: those behind it wait.
     open: the frame whose payload is still coming.  later: injected frames that wait for its end.  owed: bytes
     of fences, and of the answers that wait for them.  unread: received bytes of a connection that is gone
-    that were never processed.
+    that were never processed.  watched: further ops at which the scanner stops (a mask).
     """
 
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
@@ -355,7 +355,7 @@ class DirectionPipe:
         self.records = DirectionRecords(direction, scanner, context)
         self.sender = Sender(direction, self.records, context)
         self.outbox = self.sender.outbox
-        self.in_bytes = self.handled = self.owed = self.unread = 0
+        self.in_bytes = self.handled = self.owed = self.unread = self.watched = 0
         self.swallowing = self.pending = self.waiting = False
         self.boundary_by: int | None = None
         self.unsent: deque[Outgoing] | None = None
@@ -645,6 +645,11 @@ class DirectionPipe:
         if not (self.unsent or self.ended):
             self.records.left(self.scanner.rest(), self.scanner.ordinal, now)
             self.step(PipeEvent.END)
+
+    def outgoing(self, op: Op) -> int:
+        """Return how many frames of an op have gone to the receiver, or wait to go."""
+        waiting = self.outbox.count(op, self.direction) + sum(ops == 1 << op for _, ops, _ in self.later)
+        return self.scanner.counts[op] + self.sender.surplus[op] + waiting
 
     @property
     def position(self) -> int:

@@ -274,6 +274,7 @@ class Login:
         for info, ordinal in held:
             pipe.sender.surplus[info.op] += 1
             self._send_info(pipe, info, ordinal, now)
+        self._connection.client_pings.client_is_ready(now)
 
     def _forward(
         self,

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.values import UNLIMITED_WORK
+from natsproxy.wire.ops import Direction, Op
+from natsproxy.wire.parse import frames
 
 PLAIN = LinkConditions()
 # An empty deque takes 760 bytes, and most connections never hold anything: they share these three.
@@ -209,10 +211,19 @@ class Outbox:
             self._credit_at = max(self._credit_at, now - 20_000_000) + cost
             yield head
 
+    def _items(self) -> list[Outgoing]:
+        """Return the items that have not been released."""
+        aside = {entry[1]: entry[2] for entry in sorted(self._by_time, key=lambda entry: entry[1])}
+        return [*self._queue, *(item for item in aside.values() if not item.gone)]
+
+    def count(self, op: Op, direction: Direction) -> int:
+        """Return the number of frames of an op that wait."""
+        items = [item for item in self._items() if item.ops >> op & 1 and not item.open]
+        return sum(frame.op == op for item in items for frame in frames(b"".join(item.parts), direction))
+
     def left(self) -> list[Outgoing]:
         """Remove and return all items that have not been released."""
-        aside = {entry[1]: entry[2] for entry in sorted(self._by_time, key=lambda entry: entry[1])}
-        items = [*self._queue, *(item for item in aside.values() if not item.gone)]
+        items = self._items()
         self._queue.clear()
         self._by_time.clear()
         self._by_count.clear()

@@ -469,6 +469,13 @@ class Session:
         self._login.info(pipe, frame, ordinal, now)
         return False
 
+    def _on_client_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Drop a PONG that answers a PING of ours."""
+        if not self.connection.client_pings.pong(now):
+            return True
+        pipe.drop(frame, ordinal, now, "proxy")
+        return False
+
     def _on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Forward a PONG that is the client's; run the work of a fence."""
         fence = self._fences.pong()
@@ -725,6 +732,7 @@ class Session:
         """Break reference cycles; call last."""
         self.connection.secrets.close()
         self._fences.clear()
+        self.connection.client_pings.clear()
 
 
 HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Frame, int, int], bool]]] = {
@@ -733,6 +741,7 @@ HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Fra
     (C2S, Op.HPUB): Session._on_publish,
     (C2S, Op.SUB): Session._on_sub,
     (C2S, Op.UNSUB): Session._on_unsub,
+    (C2S, Op.PONG): Session._on_client_pong,
     (S2C, Op.INFO): Session._on_info,
     (S2C, Op.PONG): Session._on_pong,
     (S2C, Op.OK): Session._on_ok,

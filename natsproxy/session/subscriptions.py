@@ -231,7 +231,7 @@ class Subscriptions:
         """Make the scanners stop at the ops that the session needs now."""
         for pipe, ops in zip((self._c2s, self._s2c), STATE_OPS, strict=True):
             extra = Op.OK.bit if pipe is self._s2c and self._our_oks else 0
-            pipe.scanner.watch_ops = ops | (_NEVER_SWALLOWED if pipe.swallowing else extra)
+            pipe.scanner.watch_ops = ops | pipe.watched | (_NEVER_SWALLOWED if pipe.swallowing else extra)
 
     def _watch(self, sid: bytes, need: Need) -> None:
         """Have the scanner return every MSG and HMSG on `sid` until the subscription ends."""
