@@ -80,10 +80,11 @@ class Firing:
     m: the number of frames (or connections) that the rule's selector had matched, this one included.
     action: the action taken ("deny", "drop", "hold", ...).  delay: ns, 0 where there is none.
     key: the connection key, from which the rule's randomness is seeded.  subject: the client's subject, for
-    logs (at most 256 bytes).
+    logs (at most 256 bytes).  op: of the frame, "" for an action on the link.  role: the JetStream role that
+    the rule selects, "" for none.
     count: the frames of one read, or of a few reads in a row, that the event stands for (rewrites, constant
     delays, drops); the other fields are those of the first frame.
-    also: ordinal, `m` and subject of each other frame, for drops only; `each` makes one firing of each.
+    also: ordinal, `m`, subject and op of each other frame, for drops only; `each` makes one firing of each.
     """
 
     t: int
@@ -99,7 +100,9 @@ class Firing:
     subject: str = ""
     detail: str = ""
     count: int = 1
-    also: tuple[tuple[int, int, str], ...] = ()
+    also: tuple[tuple[int, int, str, str], ...] = ()
+    op: str = ""
+    role: str = ""
 
     @property
     def acted(self) -> bool:
@@ -112,8 +115,8 @@ class Firing:
             yield self
             return
         yield replace(self, count=1, also=())
-        for ordinal, m, subject in self.also:
-            yield replace(self, ordinal=ordinal, m=m, subject=subject, count=1, also=())
+        for ordinal, m, subject, op in self.also:
+            yield replace(self, ordinal=ordinal, m=m, subject=subject, op=op, count=1, also=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -327,6 +327,8 @@ def log_event(log: Any, event: Event) -> None:
             action=event.action,
             conn=event.conn,
             direction=event.direction,
+            op=event.op or None,
+            role=event.role or None,
             subject=event.subject,
             m=event.m,
             ordinal=event.ordinal,

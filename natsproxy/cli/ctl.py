@@ -99,9 +99,9 @@ def _show(one: dict[str, object], as_json: bool) -> None:
         click.echo(json.dumps(one))
         return
     more = f"  x{one['count']}" if one["count"] != 1 else ""
-    subject = printable(str(one["subject"]))
+    frame = printable(f"{one['op']} {one['subject']}".strip())
     click.echo(
-        f"{one['time']}  #{one['conn']}  {one['direction']}  {one['rule']}: {one['action']}  {subject}{more}"
+        f"{one['time']}  #{one['conn']}  {one['direction']}  {one['rule']}: {one['action']}  {frame}{more}"
     )
 
 

@@ -268,6 +268,8 @@ class RuleRunner:
                 f.key,
                 f.subject,
                 f.detail,
+                op=f.op,
+                role=f.role,
             )
             self._connection.actions.append(Emit(numbered))
 

@@ -42,6 +42,8 @@ class SeenFrame:
     conn: the connection's number, from 1.  direction: "c2s" or "s2c".  op: "PUB", "MSG", ...
     passed: True if it was passed on unchanged; otherwise `cause` names the rule that changed or stopped it.
     payload: b"" for a secret one (auth callout), as in captures.
+    ordinal: its number on its connection and direction, from 0, as in `Firing`.  t: when it came (ns), on the
+    clock of `Firing.t`.
     """
 
     conn: int
@@ -53,6 +55,8 @@ class SeenFrame:
     payload: bytes
     passed: bool
     cause: str | None
+    ordinal: int
+    t: int
 
     def header(self, name: str) -> str | None:
         """Return the first value of a header, None if there is none of that name (case-sensitive)."""
@@ -171,10 +175,12 @@ class FrameLog:
 
 
 def _parse(item: Frames) -> Iterator[SeenFrame]:
+    assert item.in_first is not None  # `add` takes no others
     passed = item.out_first is not None
     data = bytes(item.data)
     withheld = head(data, item.direction) if item.flags & Flags.PAYLOAD else None
-    for frame in (withheld,) if withheld is not None else parse_frames(data, item.direction):
+    found = (withheld,) if withheld is not None else parse_frames(data, item.direction)
+    for ordinal, frame in enumerate(found, item.in_first):
         yield SeenFrame(
             item.conn,
             Direction(item.direction).label,
@@ -185,4 +191,6 @@ def _parse(item: Frames) -> Iterator[SeenFrame]:
             frame.body,
             passed,
             item.cause,
+            ordinal,
+            item.in_t or 0,
         )

@@ -11,7 +11,7 @@ from natsproxy.net.proxy import Proxy
 def test_the_frames_of_a_drop_are_counted_and_not_kept() -> None:
     proxy = Proxy(ProxySettings())
     log = FiringLog(proxy)
-    others = tuple((number, number, "a") for number in range(2, 1001))
+    others = tuple((number, number, "a", "PUB") for number in range(2, 1001))
     proxy.emit(Firing(0, 1, "r", "drop", "c2s", 1, 1, "drop", subject="a", count=1000, also=others))
     (kept,) = log.after(0)
     assert kept.firing == Firing(0, 1, "r", "drop", "c2s", 1, 1, "drop", subject="a", count=1000)

@@ -174,7 +174,7 @@ def test_firings_are_shown(proxy: ProxyProcess) -> None:
     with dial(proxy.port) as client:
         client.sendall(b"PUB lost.1 2\r\nhi\r\nPING\r\n")
         until(client, b"PONG\r\n")
-    assert "lose: drop  lost.1" in ctl("firings", "--rule", "lose").stdout
+    assert "lose: drop  PUB lost.1" in ctl("firings", "--rule", "lose").stdout
     assert json.loads(ctl("firings", "--json", "--rule", "lose").stdout)["subject"] == "lost.1"
     command = [sys.executable, "-u", "-m", "natsproxy", "ctl", "firings", "--follow", "--rule", "lose"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follow:

@@ -83,7 +83,7 @@ def totals(firings: list[Firing]) -> Counter[tuple[str, str, str]]:
 def named(firings: list[Firing]) -> list[tuple[object, ...]]:
     """Return the facts of the firings that name each frame."""
     drops = [one for firing in firings if firing.action != "rewrite" for one in firing.each()]
-    return sorted((one.rule, one.direction, one.ordinal, one.m, one.subject) for one in drops)
+    return sorted((one.rule, one.direction, one.ordinal, one.m, one.op, one.subject) for one in drops)
 
 
 SELECTIONS = st.sampled_from(

@@ -38,6 +38,12 @@ def test_a_record_is_split_into_its_frames() -> None:
         assert len(seen.frames(wanted)) == count
 
 
+def test_each_frame_of_a_record_has_its_number_and_the_time_of_its_read() -> None:
+    seen = FrameLog()
+    seen.add(record(b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n")._replace(frames=2, in_first=7, in_t=50, out_t=60))
+    assert [(one.ordinal, one.t) for one in seen.frames(ALL)] == [(7, 50), (8, 50)]
+
+
 def test_headers_and_long_payloads() -> None:
     block = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"
     seen = FrameLog()

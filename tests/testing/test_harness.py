@@ -18,7 +18,7 @@ from nats.errors import TimeoutError as NatsTimeout
 from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.conversation.steps import Step, events
-from natsproxy.testing import BlockingCall, FaultNeverFired, TestProxy, WaitTimeout, drop
+from natsproxy.testing import BlockingCall, FaultNeverFired, TestProxy, WaitTimeout, drop, latency
 from natsproxy.testing.harness import server_of
 from tests.kit.servers import NatsServer
 
@@ -350,3 +350,42 @@ async def test_it_serves_asyncio_and_trio_with_async_with(nats_server: NatsServe
 
     assert (await hold()).startswith("nats://127.0.0.1:")
     assert (await trio.to_thread.run_sync(lambda: asyncio.run(hold()))).startswith("nats://127.0.0.1:")
+
+
+@pytest.mark.server
+def test_firings_are_joined_to_their_frames(proxy: TestProxy) -> None:
+    """Of drops one by one, of a batch of them, and of a rule with a role."""
+    sock = dial(proxy)
+    with (
+        proxy.fault(drop(), subject="all.>"),
+        proxy.fault(drop(only={"c2s raw/1": [2]}), op="PUB", subject="one.>"),
+        proxy.fault(drop(), role="api"),
+    ):
+        batch = b"PUB all.a 0\r\n\r\nHPUB all.b 12 12\r\nNATS/1.0\r\n\r\n\r\n" * 4
+        one = b"PUB one.a 1\r\n1\r\nPUB one.b 1\r\n2\r\nPUB one.c 1\r\n3\r\n"
+        sock.sendall(batch + one + b"PUB $JS.API.INFO _INBOX.a 0\r\n\r\nPING\r\n")
+        until(sock, b"PONG\r\n")
+        proxy.barrier()
+    sock.close()
+    frames = {(one.conn, one.direction, one.ordinal): one for one in proxy.frames()}
+    assert len(frames) == len(proxy.frames())
+    each = [one for firing in proxy.firings for one in firing.each()]
+    assert len(each) == 10
+    for firing in each:
+        assert firing.ordinal is not None
+        frame = frames[firing.conn, firing.direction, firing.ordinal]
+        assert (frame.op, frame.subject, frame.cause) == (firing.op, firing.subject, firing.rule)
+        assert frame.t == firing.t
+    assert {(one.subject, one.role) for one in each} == {
+        ("all.a", ""),
+        ("all.b", ""),
+        ("one.b", ""),
+        ("$JS.API.INFO", "api"),
+    }
+
+
+def test_a_firing_on_the_link_names_no_frame(proxy: TestProxy) -> None:
+    with proxy.fault(latency("1ms")):
+        dial(proxy).close()
+    (firing,) = proxy.firings
+    assert (firing.op, firing.role, firing.ordinal) == ("", "", None)

@@ -19,8 +19,9 @@ from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.verdicts import Drop, Hold
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, Direction
+from natsproxy.wire.ops import C2S, OPS, Direction
 
+_LABELS: Final = tuple(spec.token.decode() for spec in OPS)  # by op
 REWRITE_CAUSE: Final = "rewrite"
 """The cause of rewritten frames, in records."""
 
@@ -84,7 +85,7 @@ class _RuleBatch(Batch):
         self._state = state
         self._direction = direction
         self._now = self._fired = 0
-        self._facts: list[tuple[int, int, str]] = []  # ordinal, m and subject
+        self._facts: list[tuple[int, int, str, str]] = []  # ordinal, m, subject and op
         self._delay = 0
         self._detail = ""
 
@@ -100,7 +101,7 @@ class _RuleBatch(Batch):
         """Return one event for everything since the last call, and reset; None for nothing."""
         if not self._facts:
             return None
-        (ordinal, m, subject), *also = self._facts
+        (ordinal, m, subject, op), *also = self._facts
         fired, self._fired, self._facts = self._fired, 0, []
         return self._state.firing(
             self._direction,
@@ -112,6 +113,7 @@ class _RuleBatch(Batch):
             ordinal=ordinal,
             count=fired,
             also=tuple(also),
+            op=op,
         )
 
 
@@ -133,24 +135,25 @@ class RewritingBatch(_RuleBatch):
                 at += 1
         first = spans[0][1]
         assert first is not None
-        self._note(now, base + start, at - start, first.before, first.after)
+        self._note(now, base + start, at - start, first.before, first.after, _LABELS[frames[start].op])
         return [BatchResult(at, out, None, REWRITE_CAUSE)]
 
     def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
         """Let the native plane rewrite the frames of a line."""
         assert new is not None
-        table.put_rewrite(line, self, (new.before, new.after), new.head, new.cut, unless, REWRITE_CAUSE)
+        fact = new.before, new.after, _op_of(line)
+        table.put_rewrite(line, self, fact, new.head, new.cut, unless, REWRITE_CAUSE)
 
-    def add(self, rewritten: Sequence[tuple[int, int, int, tuple[bytes, bytes]]]) -> None:
-        """Count frames that the native plane has rewritten: time, first ordinal, number and subjects."""
-        for now, ordinal, size, subjects in rewritten:
-            self._note(now, ordinal, size, *subjects)
+    def add(self, rewritten: Sequence[tuple[int, int, int, tuple[bytes, bytes, str]]]) -> None:
+        """Count frames that the native plane has rewritten: time, first ordinal, number, subjects and op."""
+        for now, ordinal, size, fact in rewritten:
+            self._note(now, ordinal, size, *fact)
 
-    def _note(self, now: int, ordinal: int, size: int, before: bytes, after: bytes) -> None:
+    def _note(self, now: int, ordinal: int, size: int, before: bytes, after: bytes, op: str) -> None:
         m = self._match(size)
         if not self._fired:
             client = subject_text(before if self._direction == C2S else after)
-            self._now, self._facts = now, [(ordinal, m, client)]
+            self._now, self._facts = now, [(ordinal, m, client, op)]
             self._detail = f"{subject_text(before)} -> {subject_text(after)}"
         self._fired += size
 
@@ -177,12 +180,10 @@ class VerdictBatch(_RuleBatch):
         fired = self._let_through(frames, start, stop)
         if self._drops or self._state.gated:
             # Each is named: the capture shows which were lost, and exact rules can repeat them.
-            self._facts += [
-                (base + index, first_m + index, subject_text(frames[index].subject)) for index in fired
-            ]
+            self._facts += [(base + index, first_m + index, *_named(frames[index])) for index in fired]
         elif fired and not self._fired:
             first = fired[0]
-            self._facts.append((base + first, first_m + first, subject_text(frames[first].subject)))
+            self._facts.append((base + first, first_m + first, *_named(frames[first])))
         self._fired += len(fired)
         return self._results(fired, start, stop)
 
@@ -246,13 +247,21 @@ class VerdictBatch(_RuleBatch):
     def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
         """Let the native plane drop the frames of a line; it does not know gates, and holds nothing."""
         if self._drops and not self._state.gated:
-            table.put_drop(line, self, subject_text(subject), self._name)
+            table.put_drop(line, self, (subject_text(subject), _op_of(line)), self._name)
 
-    def add(self, dropped: Sequence[tuple[int, int, int, str]]) -> None:
-        """Count frames that the native plane has dropped: time, ordinal, number (1) and subject of each."""
+    def add(self, dropped: Sequence[tuple[int, int, int, tuple[str, str]]]) -> None:
+        """Count frames that the native plane has dropped: time, ordinal, number (1), what names each."""
         m = self._match(len(dropped))
         self._now = dropped[-1][0]
         self._fired += len(dropped)
-        self._facts += [
-            (ordinal, m + place, subject) for place, (_, ordinal, _, subject) in enumerate(dropped)
-        ]
+        self._facts += [(ordinal, m + place, *named) for place, (_, ordinal, _, named) in enumerate(dropped)]
+
+
+def _named(frame: Frame) -> tuple[str, str]:
+    """Return a frame's subject and op, for its firing."""
+    return subject_text(frame.subject), _LABELS[frame.op]
+
+
+def _op_of(line: bytes) -> str:
+    """Return the op at the beginning of a control line."""
+    return line.partition(b" ")[0].decode()

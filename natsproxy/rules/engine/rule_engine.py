@@ -184,7 +184,7 @@ class RuleEngine:
             self._subscribed(frame, passes=builder is None or not builder.over)
         if rewriter is None or (builder is not None and builder.over):
             return builder
-        trace = RewriteTrace(self._states, C2S, frame.subject, now)
+        trace = RewriteTrace(self._states, C2S, frame, now)
         current, extra = (frame, ()) if builder is None else (builder.frame, builder.extra)
         result = rewriter.forward(current, extra, trace)
         if result is not None:
@@ -209,7 +209,7 @@ class RuleEngine:
         rewriter = self.index.rewriter
         if rewriter is None:
             return (yield from self._evaluate(_Context(S2C, frame, frame, now)))
-        trace = RewriteTrace(self._states, S2C, frame.subject, now)
+        trace = RewriteTrace(self._states, S2C, frame, now)
         restored = rewriter.restore(frame, self._view, self._requests, trace)
         context = _Context(S2C, restored, frame, now)
         builder = yield from self._evaluate(context)
@@ -373,7 +373,8 @@ class RuleEngine:
             builder.apply(verdict)
         delay = builder.last_delay
         subject = subject_text(context.frame.subject)
-        builder.add_firing(state.firing(context.direction, context.now, hit.m, subject, delay))
+        op = context.frame.op.label
+        builder.add_firing(state.firing(context.direction, context.now, hit.m, subject, delay, op=op))
         return builder
 
     def _denial(self, frame: Frame, text: str) -> bytes:
@@ -396,7 +397,8 @@ class RuleEngine:
         detail = f"a frame of {size} bytes is larger than the rule buffer"
         m = state.counts[context.direction].matched
         subject = subject_text(context.frame.subject)
-        builder.add_firing(state.firing(context.direction, context.now, m, subject, 0, label, detail))
+        op = context.frame.op.label
+        builder.add_firing(state.firing(context.direction, context.now, m, subject, 0, label, detail, op=op))
         return builder
 
 

@@ -106,12 +106,14 @@ class RuleState:
         detail: str = "",
         ordinal: int | None = None,
         count: int = 1,
-        also: tuple[tuple[int, int, str], ...] = (),
+        also: tuple[tuple[int, int, str, str], ...] = (),
+        op: str = "",
     ) -> Firing:
         """Return the event of a firing.  label: overrides that of the action.  delay: ns.
 
-        ordinal, count, also: as in the event.
+        ordinal, count, also, op: as in the event.
         """
+        role = self.rule.selector.role
         return Firing(
             now,
             self.view.conn,
@@ -127,6 +129,8 @@ class RuleState:
             detail,
             count,
             also,
+            op,
+            "" if role is None else role.name,
         )
 
 

@@ -49,12 +49,23 @@ NAMED_CHANGES: Final = 4
 class RewriteTrace:
     """The trace of one frame.  subject: the client's form, for the firing."""
 
-    __slots__ = ("_changes", "_direction", "_drawn", "_label", "_matches", "_now", "_states", "subject")
+    __slots__ = (
+        "_changes",
+        "_direction",
+        "_drawn",
+        "_label",
+        "_matches",
+        "_now",
+        "_op",
+        "_states",
+        "subject",
+    )
 
     def __init__(
-        self, states: Mapping[Rule, RuleState], direction: Direction, subject: bytes, now: int
+        self, states: Mapping[Rule, RuleState], direction: Direction, frame: Frame, now: int
     ) -> None:
-        self.subject = subject
+        self.subject = frame.subject
+        self._op = frame.op
         self._states = states
         self._direction = direction
         self._now = now
@@ -97,6 +108,7 @@ class RewriteTrace:
             0,
             self._label,
             ", ".join(changes),
+            op=self._op.label,
         )
         return (firing,)
 

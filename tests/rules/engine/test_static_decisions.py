@@ -128,7 +128,9 @@ def frames(draw: st.DrawFn) -> tuple[Direction, bytes]:
 def single_firings(firings: list[Firing]) -> list[tuple[object, ...]]:
     """Return the facts of the firings that stand for one frame each."""
     singly = [one for firing in firings for one in firing.each() if one.kind != "rewrite" and one.count == 1]
-    return sorted((one.rule, one.direction, one.m, one.ordinal, one.subject, one.delay) for one in singly)
+    return sorted(
+        (one.rule, one.direction, one.m, one.ordinal, one.op, one.subject, one.delay) for one in singly
+    )
 
 
 @given(
