@@ -8,6 +8,8 @@ from typing import Final
 from natsproxy.check.history import Connection, History, Moment, Table
 from natsproxy.check.statement import CANNOT_SAY, FOUND, Proof, Statement
 
+FORGOT: Final = "more was open at once than a check remembers"
+"""The reason where a table was full."""
 MOST: Final = 100
 """Findings of one check that are listed; the rest is counted."""
 
@@ -37,19 +39,21 @@ class Check:
         self.settle()
         tables = [value for value in vars(self).values() if isinstance(value, Table)]
         if any(table.forgot for table in tables):
-            self.cannot_say("more was open at once than a check remembers")
+            self.cannot_say(FORGOT)
         if self._found > MOST:
             text = f"{self._found - MOST} more of these were found"
             self.statements.append(Statement(self.name, FOUND, text))
         return [*self.statements, *self._reasons.values()]
 
-    def found(self, sentence: str, frames: Sequence[Proof | None], since: int, *conns: Connection) -> None:
+    def found(
+        self, sentence: str, frames: Sequence[Proof | None], since: int | None, *conns: Connection
+    ) -> None:
         """State that something is wrong with connections.
 
-        since: the time from which on a frame that the recording misses could explain it.
+        since: the time from which on a frame that the recording misses could explain it; None: none could.
         """
         proofs = tuple(frame for frame in frames if frame is not None)
-        reason = self.history.missed(since, *conns)
+        reason = "" if since is None else self.history.missed(since, *conns)
         if reason:
             self.cannot_say(reason, *proofs)
             return

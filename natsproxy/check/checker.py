@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from natsproxy.bounded import BoundedDict
 from natsproxy.capture.read.reader import Tell, open_capture
 from natsproxy.check.base import Check
 from natsproxy.check.consumers import (
@@ -19,8 +20,10 @@ from natsproxy.check.consumers import (
     StalledConsumers,
     UnackedDeliveries,
 )
-from natsproxy.check.history import History
+from natsproxy.check.deliveries import GroupRepetitions, LostPublishes, MessagesAfterUnsub
+from natsproxy.check.history import History, Messages, Table
 from natsproxy.check.links import DeafClients, UnansweredPings
+from natsproxy.check.payloads import ChangedPayloads
 from natsproxy.check.requests import StoredTwice, UnansweredRequests
 from natsproxy.check.statement import Statement
 from natsproxy.errors import ConfigError
@@ -41,6 +44,10 @@ CHECKS: Final[dict[str, Row]] = {
     "delivery_never_acked": Row("a client acked later messages, and one never", UnackedDeliveries),
     "pull_without_end": Row("a pull request had no end after its expiry", EndlessPulls),
     "consumer_stalled": Row("a push consumer waits for an answer to flow control", StalledConsumers),
+    "acked_publish_not_delivered": Row("a stored message never reached a live subscriber", LostPublishes),
+    "delivered_twice_in_group": Row("a message reached a queue group or consumer twice", GroupRepetitions),
+    "message_after_unsub": Row("a message came after the end of its subscription", MessagesAfterUnsub),
+    "payload_changed": Row("a payload is not what was published", ChangedPayloads),
     "ping_without_pong": Row("a PING was not answered", UnansweredPings),
     "deaf_client": Row("a client with subscriptions took nothing", DeafClients),
 }
@@ -60,8 +67,11 @@ def check_captures(
     if unknown is not None:
         raise ConfigError(f"there is no check {unknown!r}; there are {', '.join(CHECKS)}")
     statements: list[Statement] = []
-    for path in paths:
-        history = History(open_capture(path, lost), str(path))
+    captures = list(paths)
+    # Of one recording the last messages are compared; of several all, or it is said that they were too many.
+    messages: Messages = Table() if len(captures) > 1 else BoundedDict()
+    for path in captures:
+        history = History(open_capture(path, lost), str(path), messages)
         checks = [CHECKS[name].kind(name, history) for name in chosen]
         for moment in history.moments():
             for check in checks:

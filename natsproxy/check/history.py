@@ -72,6 +72,24 @@ class Table(BoundedDict[K, V]):
             self.forgot = True
 
 
+class Copy(NamedTuple):
+    """One sight of a message.
+
+    digest: of its payload, b"" if the key stands for several messages.  published: by a client, otherwise
+    delivered.  first, last: Unix ns between which it was stored; both 0 if unknown.
+    """
+
+    digest: bytes
+    proof: Proof
+    published: bool
+    first: int = 0
+    last: int = 0
+
+
+Messages = BoundedDict[tuple[object, ...], Copy]
+"""The first sight of each message."""
+
+
 @dataclass(slots=True)
 class Sub:
     """A subscription of a client.
@@ -139,6 +157,7 @@ class Moment(NamedTuple):
 
     whole: its payload is there.  t: ns since the start of the recording, of its arrival (of its departure
     where the proxy made it).  left: of its departure, None where it did not go on.  sent: a peer sent it.
+    of: the ordinal of the frame that this one, made by the proxy, replaces.
     ack: the parts of an ack subject: the subject of a client's ack, the reply of a delivery.
     status: of the headers.  sub: the subscription that it is for.  request: the one that it answers.
     """
@@ -153,6 +172,7 @@ class Moment(NamedTuple):
     sent: bool
     ordinal: int | None
     cause: str
+    of: int | None = None
     ack: AckSubject | None = None
     status: StatusKind | None = None
     sub: Sub | None = None
@@ -209,12 +229,15 @@ class Request:
 class History:
     """The facts of a recording up to the frame that was read last.
 
-    name: the path of the recording.  end: the time of its last item.  cut: it was not closed, so the ends of
-    its connections may be missing.  filtered: the reason why frames or connections are missing, "" for none.
+    name: the path of the recording.  messages: those of all recordings of the call.  began: the wall clock
+    (Unix ns) of its first item.  end: the time of its last item.  cut: it was not closed, so the ends of its
+    connections may be missing.  filtered: the reason why frames or connections are missing, "" for none.
     """
 
-    def __init__(self, reader: CaptureReader, name: str) -> None:
+    def __init__(self, reader: CaptureReader, name: str, messages: Messages) -> None:
         self.name = name
+        self.messages = messages
+        self.began = 0
         self.end = 0
         self.cut = reader.tail() is not None
         self.filtered = ""
@@ -228,7 +251,6 @@ class History:
         self.consumers: Table[Consumer, dict[str, Any]] = Table()
         self._spans: Table[Consumer, list[int]] = Table()
         self._reader = reader
-        self._first: int | None = None
         self._last: dict[bytes, int] = {}
 
     # -- reading
@@ -237,14 +259,14 @@ class History:
         """Yield the frames in recording order; read once."""
         for ref, item in self._reader.items():
             wall = ref.wall(getattr(item, "t", 0))
-            self._first = wall if self._first is None else self._first
+            self.began = self.began or wall
             self._note_settings(ref)
-            t = wall - self._first
+            t = wall - self.began
             self._last[ref.segment.recorder] = t
             self.end = max(self.end, t)
             if isinstance(item, Frames):
                 for one in frames_of(ref, item):
-                    moment = self._moment(one, wall - item.t - self._first)
+                    moment = self._moment(one, wall - item.t - self.began)
                     if moment is not None:
                         yield moment
             else:
@@ -325,16 +347,17 @@ class History:
             sent,
             one.in_ordinal if sent else one.out_ordinal,
             one.cause or "",
+            one.of,
         )
-        return (self._of_client if one.direction == C2S else self._of_server)(moment, one.of)
+        return (self._of_client if one.direction == C2S else self._of_server)(moment)
 
-    def _of_client(self, moment: Moment, of: int | None) -> Moment:
+    def _of_client(self, moment: Moment) -> Moment:
         conn, frame = moment.conn, moment.frame
         if frame.op in PUBLISHES:
             if frame.subject.startswith(b"$JS.ACK."):
                 moment = moment._replace(ack=parse_ack(frame.subject))
             if frame.reply:
-                moment = moment._replace(request=self._note_request(moment, of))
+                moment = moment._replace(request=self._note_request(moment))
         elif frame.op == Op.PING:
             conn.pings += moment.sent
         elif frame.op == Op.SUB:
@@ -354,11 +377,11 @@ class History:
             conn.connect = _connect(frame.args)
         return moment
 
-    def _note_request(self, moment: Moment, of: int | None) -> Request | None:
+    def _note_request(self, moment: Moment) -> Request | None:
         frame = moment.frame
         known = self.requests.get(frame.reply)
         if not moment.sent:  # in the place of one that the client sent
-            if known is not None and of is not None:
+            if known is not None and moment.of is not None:
                 known.reached = True
             return known
         key = hash((frame.subject, frame.headers, frame.body if moment.whole else b""))
@@ -376,7 +399,7 @@ class History:
         )
         return found
 
-    def _of_server(self, moment: Moment, of: int | None) -> Moment:
+    def _of_server(self, moment: Moment) -> Moment:
         conn, frame = moment.conn, moment.frame
         if frame.op in DELIVERIES:
             sub = conn.subs.get(frame.sid)

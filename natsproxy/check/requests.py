@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from natsproxy.check.base import Check
+from natsproxy.bounded import BoundedDict
+from natsproxy.check.base import FORGOT, Check
 from natsproxy.check.history import PUBLISHES, Connection, History, Moment, Request, Table
 from natsproxy.check.statement import Proof
 from natsproxy.protocol.identifiers import find_inbox
+from natsproxy.protocol.jetstream import PublishAck, publish_ack
 from natsproxy.units import SECOND, short_duration
 from natsproxy.wire.ops import C2S, Op
 
@@ -67,6 +69,9 @@ class UnansweredRequests(Check):
         """Judge what is still open."""
         for request in self._open.values():
             until, why, frame = self._patience(request)
+            if self.history.requests.get(request.reply) is not request:
+                self.cannot_say(FORGOT, request.proof)
+                continue
             if until is None:
                 self.waited(request.conn, request.t, PATIENCE)
                 continue
@@ -113,9 +118,9 @@ class StoredTwice(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._latest: Table[tuple[str, int], Request] = Table()
+        self._latest: BoundedDict[tuple[str, int], Request] = BoundedDict()
         self._again: Table[bytes, tuple[Request, Request]] = Table()
-        self._stored: Table[tuple[str, int], dict[int, Proof]] = Table()
+        self._stored: BoundedDict[tuple[str, int], dict[int, Proof]] = BoundedDict()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -126,6 +131,7 @@ class StoredTwice(Check):
         elif request is not None and request.ack is not None and request.ack_proof is not None:
             if moment.sent and not (request.ack.error or request.ack.duplicate):
                 self._note(request.ack.stream, request.key, request.ack.seq, request.ack_proof)
+                self._acked_again(moment, request, request.ack)
         elif ack is not None and moment.whole:
             frame = moment.frame
             key = hash((frame.subject, frame.headers, frame.body))
@@ -137,6 +143,18 @@ class StoredTwice(Check):
         if before is not None and before.reached and not before.got:
             self._again[request.reply] = (before, request)
         self._latest[key] = request
+
+    def _acked_again(self, moment: Moment, request: Request, first: PublishAck) -> None:
+        second = publish_ack(moment.frame.body) if request.came > 1 and moment.whole else None
+        if second is None or second.error or second.duplicate or second.stream != first.stream:
+            return
+        if second.seq != first.seq:
+            subject = request.subject.decode(errors="replace")
+            text = (
+                f"a publish to {subject} was stored twice in {first.stream}, as {first.seq} and {second.seq}"
+            )
+            frames = [request.proof, request.ack_proof, moment.proof]
+            self.found(f"{request.conn.label}: {text}", frames, request.t, request.conn)
 
     def _note(self, stream: str, key: int, seq: int, proof: Proof) -> None:
         seen = self._stored.setdefault((stream, key), {})

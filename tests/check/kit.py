@@ -17,15 +17,21 @@ a > CONNECT {"verbose":false,"echo":true,"headers":true,"no_responders":true,"na
 
 
 def version(text: str, which: Version) -> str:
-    """Return one version of a text: a statement after `sound:` or `wrong:` is in that one alone."""
+    """Return one version of a text: a line after `sound: ` or `wrong: ` is in that one alone.
+
+    So are the indented lines that follow a statement so marked.
+    """
     kept, lines = True, []
     for line in text.splitlines():
-        before, colon, rest = line.partition(": ")
-        if not line.startswith(" "):
-            marked = bool(colon) and before in ("sound", "wrong")
-            kept = not marked or before == which
-            line = rest if marked else line
-        if kept:
+        mark, _, rest = line.partition(": ")
+        marked = mark in ("sound", "wrong")
+        if marked or not line.startswith(" "):
+            wanted = not marked or mark == which
+            if not rest.startswith(" ") or not marked:
+                kept = wanted
+            if wanted and (kept or marked):
+                lines.append(rest if marked else line)
+        elif kept:
             lines.append(line)
     return "\n".join(lines) + "\n"
 

@@ -55,6 +55,25 @@ TWICE = f"""
 a > PUB s.1 {INBOX}.2
   | one
 """
+STORED = f"""
+b opened
+b > CONNECT {{"verbose":false,"headers":true,"name":"publisher"}}
+b > SUB {INBOX}.* 1
+b > PUB $JS.API.STREAM.INFO.S {INBOX}.0
+b < MSG {INBOX}.0 1
+  json {{"config":{{"name":"S","retention":"limits"}}}}
+"""
+
+
+def acked(seq: int) -> str:
+    """Return a publish on `s.<seq>` and its ack."""
+    return (
+        f"b > PUB s.{seq} {INBOX}.{seq}\n  | {seq}\nb < MSG {INBOX}.{seq} 1\n"
+        f'  json {{"stream":"S","seq":{seq}}}\n'
+    )
+
+
+LISTENED = STORED + "a > SUB s.* 7\na > PING\na < PONG\n" + acked(1) + f"a < MSG s.1 7 {INBOX}.1\n  | 1\n"
 CASES = {
     "request_without_answer, until the end": (
         "request_without_answer",
@@ -167,6 +186,105 @@ CASES = {
         "sound: a > PUB $JS.FC.S.c.x\n"
         "a < HMSG d 1\n  NATS/1.0 100 Idle Heartbeat\n  Nats-Consumer-Stalled: $JS.FC.S.c.x\n",
     ),
+    "acked_publish_not_delivered, to a subscription": (
+        "acked_publish_not_delivered",
+        LISTENED
+        + f"b > PUB s.1 {INBOX}.2\n  | 2\nb < MSG {INBOX}.2 1\n"
+        + '  json {"stream":"S","seq":2}\n'
+        + f"sound: a < MSG s.1 7 {INBOX}.2\n  | 2\na > PING\na < PONG\n@ +3s\na > PING\na < PONG\n",
+    ),
+    "acked_publish_not_delivered, unsubscribed": (
+        "acked_publish_not_delivered",
+        LISTENED
+        + f"b > PUB s.1 {INBOX}.2\n  | 2\nb < MSG {INBOX}.2 1\n"
+        + '  json {"stream":"S","seq":2}\n'
+        + "sound: a > UNSUB 7\na > PING\na < PONG\n@ +3s\na > PING\na < PONG\n",
+    ),
+    "acked_publish_not_delivered, dropped here": (
+        "acked_publish_not_delivered",
+        STORED
+        + "a > SUB s.* 7\na > PING\na < PONG\n"
+        + acked(1)
+        + f"a < MSG s.1 7 {INBOX}.1\nwrong:   * not passed\nwrong:   * cause: gone\n  | 1\n"
+        + "a > PING\na < PONG\n@ +3s\na > PING\na < PONG\n",
+    ),
+    "acked_publish_not_delivered, to a consumer": (
+        "acked_publish_not_delivered",
+        STORED
+        + CREATED
+        + acked(3)
+        + "a < MSG s.3 2 $JS.ACK.S.c.1.3.3.1795340332080752913.0\nwrong:   * not passed\n@ +4s\n"
+        + acked(4)
+        + "a < MSG s.4 2 $JS.ACK.S.c.1.4.4.1795340332080752913.0\n",
+    ),
+    "acked_publish_not_delivered, passed over": (
+        "acked_publish_not_delivered",
+        STORED
+        + CREATED
+        + acked(3)
+        + acked(4)
+        + "sound: a < MSG s.3 2 $JS.ACK.S.c.1.3.3.1795340332080752913.0\n"
+        + "sound: a < MSG s.4 2 $JS.ACK.S.c.1.4.4.1795340332080752913.0\n"
+        + "wrong: a < MSG s.4 2 $JS.ACK.S.c.1.4.3.1795340332080752913.0\n",
+    ),
+    "acked_publish_not_delivered, another filter": (
+        "acked_publish_not_delivered",
+        STORED
+        + CREATED
+        + acked(3).replace("PUB s.3", "PUB t.3")
+        + f"a > PUB $JS.API.CONSUMER.INFO.S.c {INBOX}.9\na < MSG {INBOX}.9 1\n"
+        + 'wrong:   json {"name":"c","config":{"name":"c","ack_policy":"explicit","filter_subject":">"}}\n'
+        + 'sound:   json {"name":"c","config":{"name":"c","ack_policy":"explicit","filter_subject":"s.*"}}\n'
+        + acked(4)
+        + "a < MSG s.4 2 $JS.ACK.S.c.1.4.3.1795340332080752913.0\n",
+    ),
+    "delivered_twice_in_group, by the proxy": (
+        "delivered_twice_in_group",
+        "a > SUB x g 1\na < MSG x 1\n  * not passed\n  | 1\n"
+        'a < MSG x 1\n  * made here\n  * extra: {"of":0}\n  | 1\n'
+        'wrong: a < MSG x 1\n  * made here\n  * extra: {"of":0}\n  | 1\n'
+        'sound: a < MSG x 1\n  * made here\n  * extra: {"of":1}\n  | 1\n',
+    ),
+    "delivered_twice_in_group, to two members": (
+        "delivered_twice_in_group",
+        'c opened\nc > CONNECT {"name":"worker"}\nc > SUB x g 1\na > SUB x g 1\nb opened\n'
+        f"b > SUB {INBOX}.* 1\nb > PUB x {INBOX}.1\n  | 1\n"
+        f"sound: b > PUB x {INBOX}.2\n  | 1\nc < MSG x 1 {INBOX}.1\n  | 1\n"
+        f"sound: a < MSG x 1 {INBOX}.2\n  | 1\nwrong: a < MSG x 1 {INBOX}.1\n  | 1\n",
+    ),
+    "delivered_twice_in_group, of a consumer": (
+        "delivered_twice_in_group",
+        CREATED
+        + "sound: a < MSG s.2 2 $JS.ACK.S.c.2.2.3.1795340332080752913.0\n"
+        + "wrong: a < MSG s.2 2 $JS.ACK.S.c.1.2.2.1795340332080752913.0\n",
+    ),
+    "message_after_unsub, after a PONG": (
+        "message_after_unsub",
+        "a > SUB x 1\na > UNSUB 1\nsound: a < MSG x 1\na > PING\na < PONG\nwrong: a < MSG x 1\n",
+    ),
+    "message_after_unsub, beyond its count": (
+        "message_after_unsub",
+        "a > SUB x 1\na > UNSUB 1 2\na > PING\na < PONG\na < MSG x 1\na < MSG x 1\n"
+        "wrong: a < MSG x 1\nsound: a < HMSG x 1\n  NATS/1.0 503\n",
+    ),
+    "message_after_unsub, made here": (
+        "message_after_unsub",
+        "a > SUB x 1\na > UNSUB 1 1\na < MSG x 1\n  * not passed\n"
+        'a < MSG x 1\n  * made here\n  * extra: {"of":0}\n'
+        'wrong: a < MSG x 1\n  * made here\n  * extra: {"of":0}\n',
+    ),
+    "payload_changed, of a request": (
+        "payload_changed",
+        f"a > SUB x 1\na > SUB {INBOX}.* 2\na > PUB x {INBOX}.1\n  | 1\n"
+        f"sound: a < MSG x 1 {INBOX}.1\n  | 1\nwrong: a < MSG x 1 {INBOX}.1\n  | 2\n",
+    ),
+    "payload_changed, of a stored message": (
+        "payload_changed",
+        f"a > SUB {INBOX}.* 2\na > PUB s.1 {INBOX}.1\n  | 1\na < MSG {INBOX}.1 2\n"
+        '  json {"stream":"S","seq":1}\na > SUB d 3\n'
+        "wrong: a < MSG s.1 3 $JS.ACK.S.c.1.1.1.1795340331000000000.0\n  | 2\n"
+        "sound: a < MSG s.1 3 $JS.ACK.S.c.1.1.1.1795340339000000000.0\n  | 2\n",
+    ),
     "ping_without_pong, of the client": (
         "ping_without_pong",
         "a > PING\nsound: a < PONG\n@ +6s\na closed client-closed\n",
@@ -199,7 +317,7 @@ CASES = {
 def test_a_check_finds_what_it_is_for(check: str, text: str, tmp_path: Path) -> None:
     (found,) = statements(tmp_path, text, "wrong", check)
     assert (found.check, found.verdict) == (check, "found")
-    assert found.clients == ("worker",)
+    assert found.clients[0] == "worker"
     assert "worker (connection 1): " in found.sentence
 
 
