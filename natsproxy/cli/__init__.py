@@ -37,6 +37,7 @@ COMMANDS = {
     "help": ("natsproxy.cli.help:help_", "Print the help of a topic or a command."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),
     "cassette": ("natsproxy.cli.cassette:cassette", "Run programs against captures in place of a server."),
+    "sweep": ("natsproxy.cli.sweep:sweep", "Find the frame whose loss breaks a program."),
     "analyze": ("natsproxy.cli.analyze:analyze", "Write the tables of captures as Parquet, with Spark."),
 }
 """Module and one-line help of each command, so that help and completion need not import the commands."""

@@ -24,11 +24,12 @@ from typing import Any, Final
 from natsproxy.errors import ConfigError
 from natsproxy.events import Firing
 from natsproxy.sweep.causes import Judged, cause_of
+from natsproxy.sweep.faults import trial_name
 from natsproxy.sweep.finding_folder import FACTS, write_finding
 from natsproxy.sweep.findings import Finding
 from natsproxy.sweep.report import html_page, junit
 from natsproxy.sweep.report.result import SweepResult
-from natsproxy.sweep.trial_facts import trial_facts, trial_key, trial_of
+from natsproxy.sweep.trial_facts import trial_facts, trial_of
 from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
 
 STATE: Final = "sweep.jsonl"
@@ -44,7 +45,7 @@ _MOST_FIRINGS: Final = 100
 class Folder:
     """The folder of one sweep.
 
-    path: of it.  done: the trials that an earlier part of this sweep has tried, by `trial_key`.
+    path: of it.  done: the trials that an earlier part of this sweep has tried, by `trial_name`.
     failed: the keys of the trials that failed in the sweep before this one: they come first.
     """
 
@@ -70,7 +71,7 @@ class Folder:
         lines: list[dict[str, Any]] = []
         if path.exists():
             if not path.is_dir() or (any(path.iterdir()) and not (path / STATE).exists()):
-                raise ConfigError(f"{path} is not the folder of a sweep: give another one with --output")
+                raise ConfigError(f"{path} is not the folder of a sweep: give another one with --out")
             if (path / STATE).exists():
                 lines = _lines(path / STATE)
         path.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ class Folder:
         """Write down a trial that was judged; the folder of its run goes, unless it is a finding."""
         found = one.judgement.verdict.found
         facts: dict[str, Any] = {
-            "key": trial_key(one.trial),
+            "key": trial_name(one.trial),
             "trial": trial_facts(one.trial),
             "verdict": one.judgement.verdict.value,
             "reasons": list(one.judgement.reasons),
@@ -139,7 +140,7 @@ class Folder:
         """Return those of these trials that an earlier part of this sweep has tried, with their verdicts."""
         found = []
         for trial in trials:
-            facts = self.done.get(trial_key(trial))
+            facts = self.done.get(trial_name(trial))
             if facts is not None:
                 found.append(self._judged(trial, facts))
         return found

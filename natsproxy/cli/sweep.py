@@ -1,0 +1,252 @@
+"""`natsproxy sweep`: run a program once for each place in its conversation and each fault there."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import click
+
+from natsproxy.addresses import mask_addresses
+from natsproxy.cli.foreground import run_stoppable
+from natsproxy.cli.match_options import match_options
+from natsproxy.cli.options import tls_options
+from natsproxy.cli.params import URL, Seconds, parse_server
+from natsproxy.cli.paths import FilePath
+from natsproxy.cli.sweep_progress import show_findings, showing
+from natsproxy.config.endpoints import Listener
+from natsproxy.config.settings import legs
+from natsproxy.errors import ConfigError, Exit
+from natsproxy.printable import printable
+from natsproxy.replay.cassette.record_anew import shell_line
+from natsproxy.sweep.faults import DEFAULTS, GROUPS, chosen
+from natsproxy.sweep.findings import accept, group, read_accepted
+from natsproxy.sweep.folder import Folder, find_trial
+from natsproxy.sweep.programs import Command
+from natsproxy.sweep.report.result import SweepResult
+from natsproxy.sweep.sweeping import Sweep, SweepOptions, title
+from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
+
+_OWN: Final = "installed"  # the value of --server without one
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--upstream", metavar=URL, help="Use this server, for one run after the other.")
+@click.option(
+    "--server",
+    is_flag=False,
+    flag_value=_OWN,
+    metavar="[PATH]",
+    help="Start a fresh nats-server with JetStream for each run: the installed one, or that of PATH.",
+)
+@click.option("--cassette", type=FilePath(), help="Play this capture in place of a server.")
+@click.option("--server-config", type=FilePath(), help="Configuration file of --server.")
+@click.option("--setup", default="", metavar="COMMAND", help="Prepare the server with this shell command.")
+@click.option(
+    "--reset", default="", metavar="COMMAND", help="Clean --upstream with this shell command before each run."
+)
+@click.option(
+    "--check",
+    default="",
+    metavar="COMMAND",
+    help="Judge each run by this shell command too: by its exit code and what it prints.",
+)
+@click.option(
+    "--faults",
+    metavar="NAMES",
+    help=f"Faults to try, comma-separated: {', '.join(GROUPS)}.  [{', '.join(DEFAULTS)}]",
+)
+@click.option(
+    "--subject", "subjects", multiple=True, metavar="PATTERN", help="Only frames on these.  (repeatable)"
+)
+@click.option("--for", "budget", type=Seconds(), help="Stop trying after this time.")
+@click.option("--all", "everything", is_flag=True, help="Try every place, not one of each class.")
+@click.option(
+    "--depth",
+    type=click.IntRange(1, 2),
+    default=1,
+    show_default=True,
+    help="2: faults in the recovery from a fault too.",
+)
+@click.option(
+    "--baseline",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Clean runs at the start.",
+)
+@click.option(
+    "--confirm",
+    type=click.IntRange(2, 100),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Runs of a fault before it is called a finding.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(1, 256), metavar="N", help="Runs side by side.  [number of processors]"
+)
+@click.option(
+    "--patience",
+    type=Seconds(),
+    help="Time that a program gets before it is called hung.  [by its own timers, 30s at least]",
+)
+@click.option(
+    "--timeout", type=Seconds(), default="600", show_default=True, help="Time that a clean run may take."
+)
+@click.option(
+    "--out", type=FilePath(), default="sweep-out", show_default=True, help="Folder for the results."
+)
+@click.option("--resume", is_flag=True, help="Go on with the sweep of --out that was stopped.")
+@click.option("--shard", metavar="I/N", help="Try the I-th of N parts.")
+@click.option("--only", metavar="NUMBER", help="Reproduce this finding of --out.")
+@click.option("--accept", type=FilePath(), help="Names of known findings, one a line: they do not fail.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of random choices.")
+@click.option("--quiet", is_flag=True, help="Show no progress.")
+@match_options
+@tls_options(listen=False)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def sweep(command: tuple[str, ...], **given: Any) -> None:
+    """Find the frame whose loss, delay, repetition or cut breaks a program.
+
+    COMMAND gets in NATS_URL the address of a proxy before the server.  It must do its work, end by itself and
+    say by its exit code whether it succeeded.  It is run a few times without a fault; then once for each
+    class of places in its conversation and each fault that can happen there.  A run that ends as it should,
+    or that fails and says so, is well.  One that hangs, stays connected and takes nothing, or succeeds with
+    wrong messages is repeated; if it does the same every time, it is a finding.
+
+    Each finding has a folder in --out: rules that reproduce it, the capture, the stack, a sentence.
+    report.html has all of it, junit.xml is for CI.
+    Exit code: 0 no finding, 1 findings (those of --accept aside), 2 could not run.
+
+    \b
+    natsproxy sweep --server -- python worker.py
+    natsproxy sweep --upstream nats://127.0.0.1:4222 --reset ./clean.sh -- ./worker
+    natsproxy sweep --server --faults cut,drop,late --subject 'orders.>' --for 5m -- node worker.js
+    natsproxy sweep --cassette worker.ncap -- go test ./...
+    natsproxy sweep --server --only 01 -- python worker.py
+    """
+    words = list(command[1:] if command[0] == "--" else command)
+    if not words:
+        raise ConfigError("name the program to run: natsproxy sweep --server -- COMMAND")
+    if words[0].startswith("-"):
+        raise ConfigError(f"{words[0]} stands where COMMAND begins: put options before it")
+    options = _options(given)
+    world, told = _world(given)
+    accepted = read_accepted(given["accept"]) if given["accept"] else []
+    program = Command(words, os.environ)
+    if given["only"]:
+        raise SystemExit(_reproduce(given, world, program, options))
+    facts = {"program": words, "world": told, **_deciding(options)}
+    folder = Folder.begin(given["out"], facts, resume=given["resume"])
+    one, began = Sweep(world, program, folder, options), time.monotonic()
+    stopped = run_stoppable(lambda: showing(one, given["quiet"]))
+    if one.baseline is None:
+        raise SystemExit(Exit.STOPPED)
+    result = SweepResult(
+        shell_line(words),
+        told,
+        one.baseline.runs,
+        one.differs,
+        one.places,
+        one.trials,
+        one.judged,
+        time.monotonic() - began,
+        one.patience(),
+        options.seed,
+        accepted,
+        "a signal stopped it" if stopped else "its time was over" if one.seconds_left() == 0 else "",
+    )
+    findings = group(one.judged)
+    folder.finish(result, findings)
+    new, gone = accept(findings, accepted)
+    show_findings(result, findings, new, gone, given["out"])
+    code = Exit.FOUND_WRONG if new else Exit.OK
+    raise SystemExit(Exit.STOPPED if stopped else code)
+
+
+def _options(given: dict[str, Any]) -> SweepOptions:
+    names = tuple(filter(None, (given["faults"] or "").replace(" ", "").split(","))) or DEFAULTS
+    try:
+        chosen(names)
+    except ValueError as error:
+        raise ConfigError(f"--faults: {error}") from None
+    return SweepOptions(
+        faults=names,
+        subjects=given["subjects"],
+        everything=given["everything"],
+        shard=_shard(given["shard"]),
+        baseline=given["baseline"],
+        confirm=given["confirm"],
+        budget=given["budget"],
+        jobs=given["jobs"] or os.cpu_count() or 1,
+        patience=given["patience"],
+        limit=given["timeout"],
+        depth=given["depth"],
+        check=given["check"],
+        seed=given["seed"],
+    )
+
+
+def _shard(text: str | None) -> tuple[int, int]:
+    if text is None:
+        return 1, 1
+    number, slash, of = text.partition("/")
+    if not (slash and number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise ConfigError(f"--shard must be like 1/4, not {text}")
+    return int(number), int(of)
+
+
+def _deciding(options: SweepOptions) -> dict[str, Any]:
+    """Return the options that decide what a trial says, for --resume."""
+    return {"check": options.check, "seed": options.seed, "patience": options.patience}
+
+
+def _world(given: dict[str, Any]) -> tuple[World, str]:
+    """Return the world that is asked for, and a sentence about it.  Raises ConfigError."""
+    named = [name for name in ("upstream", "server", "cassette") if given[name] is not None]
+    if len(named) != 1:
+        raise ConfigError(
+            "name one server: --server for a fresh one in each run, --upstream URL, or --cassette CAPTURE"
+        )
+    (kind,) = named
+    for option, of in (("server_config", "server"), ("reset", "upstream")):
+        if given[option] and of != kind:
+            raise ConfigError(f"--{option.replace('_', '-')} goes with --{of}")
+    if kind == "cassette":
+        if given["setup"]:
+            raise ConfigError("--setup needs a server: a cassette has what was recorded")
+        return Played(given["cassette"], given["options"]), f"the cassette {given['cassette']}"
+    if given["options"]:
+        raise ConfigError("options of the comparison go with --cassette")
+    if kind == "upstream":
+        server = parse_server(given["upstream"], "--upstream")
+        ends = legs(given["tls"], listen=Listener(), upstream=server)
+        told = f"the server {mask_addresses(given['upstream'])}"
+        return Upstream(ends, given["setup"], given["reset"], given["upstream"]), told
+    path = None if given["server"] == _OWN else Path(given["server"])
+    config = given["server_config"].read_text(encoding="utf-8") if given["server_config"] else ""
+    return OwnServer(path, config, given["setup"]), "a fresh nats-server for each run"
+
+
+def _reproduce(given: dict[str, Any], world: World, program: Command, options: SweepOptions) -> int:
+    """Run the trial of a finding again, and print how often it did the same."""
+    trial = find_trial(given["out"], given["only"])
+    with TemporaryDirectory(prefix="natsproxy-sweep-") as path:
+        one = Sweep(world, program, Folder.begin(Path(path), {}), options)
+
+        async def main() -> None:
+            await one.reproduce(trial)
+
+        if run_stoppable(main):
+            return Exit.STOPPED
+        (judged,) = one.judged
+    verdict = judged.judgement.verdict
+    click.echo(printable(f"{title(trial)}: {verdict.value}, {judged.same} of {judged.runs} runs"))
+    for reason in judged.judgement.reasons:
+        click.echo(printable(f"  {reason}"))
+    return Exit.FOUND_WRONG if verdict.found else Exit.OK

@@ -1,0 +1,329 @@
+"""The machine of a sweep: clean runs, trials in their order, confirmations, findings.
+
+1. The program runs clean a few times.  What all of these runs have in common has places for faults.
+2. Each trial is one run.  It has the patience of the program's own timers from the start, so that no verdict
+   is due to a short time-out.  A program that hangs mostly does nothing: a run that takes longer than the
+   clean ones did lends its turn on the processors to the next run, and goes on beside it.
+3. The first trial of a cause is repeated until it has `confirm` runs.  It is confirmed if all of them have
+   one verdict; if not it is flaky, and the next trial of that cause is repeated.
+4. With depth 2, the connections that a fault made have places too, for a second fault.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Final, TypeVar
+
+import trio
+
+from natsproxy.converters import duration
+from natsproxy.errors import ConfigError
+from natsproxy.sweep import faults, plan
+from natsproxy.sweep.causes import Cause, Judged, cause_of
+from natsproxy.sweep.folder import Folder
+from natsproxy.sweep.positions import common, name, places
+from natsproxy.sweep.programs import Program
+from natsproxy.sweep.runner import run_once
+from natsproxy.sweep.timers import UNKNOWN, timers
+from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
+from natsproxy.sweep.verdicts import Baseline, judge
+from natsproxy.sweep.worlds import OwnServer, World
+
+_WAITING: Final = 8  # runs beside each one that has a turn, when they have lent theirs
+_LENT: Final = 2.0  # a run lends its turn after so many times a clean one
+_SHOWN: Final = 400  # characters of a program's output in an error
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SweepOptions:
+    """The trials that are wanted, and how often each run is made.
+
+    faults: names of groups or variants.  subjects: patterns of those that the frames are about; () for any.
+    everything: all places, not one of each class.  shard: number and number of parts.  baseline: clean runs.
+    confirm: runs of a trial before it is a finding.  budget: seconds in which trials begin, None: until all
+    are done.  jobs: runs at once, where the world allows it.  patience: seconds that a run has at least;
+    None: by the traffic.  limit: seconds for a clean run.  depth: 2 for faults in the recovery from another
+    one.  check: a shell command that tells, by exit code and output, whether the program has done its work.
+    """
+
+    faults: tuple[str, ...] = faults.DEFAULTS
+    subjects: tuple[str, ...] = ()
+    everything: bool = False
+    shard: tuple[int, int] = (1, 1)
+    baseline: int = 3
+    confirm: int = 5
+    budget: float | None = None
+    jobs: int = 2
+    patience: float | None = None
+    limit: float = 600.0
+    depth: int = 1
+    check: str = ""
+    seed: int = 1
+
+
+class _Turns:
+    """Turns of runs on the processors.
+
+    turns: runs at once.  waiting: runs beside each of them that may go on without their turn.  most: all.
+    """
+
+    def __init__(self, turns: int, waiting: int) -> None:
+        self.most = turns * (1 + waiting)
+        self._turns = trio.CapacityLimiter(turns)
+        self._all = trio.CapacityLimiter(self.most)
+
+    async def take(self, work: Callable[[], Awaitable[T]], lend_after: float) -> T:
+        """Do the work when its turn comes, and return its result.
+
+        lend_after: seconds after which it goes on without the turn, which the next one gets.
+        """
+        turn = object()
+        async with self._all:
+            await self._turns.acquire_on_behalf_of(turn)
+
+            async def lend() -> None:
+                await trio.sleep(lend_after)
+                self._turns.release_on_behalf_of(turn)
+
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(lend)
+                    found = await work()
+                    nursery.cancel_scope.cancel()
+            finally:
+                if turn in self._turns.statistics().borrowers:
+                    self._turns.release_on_behalf_of(turn)
+        return found
+
+
+class _Group:
+    """The trials of one cause.  lock: of the task that repeats one."""
+
+    def __init__(self) -> None:
+        self.members: list[Judged] = []
+        self.lock = trio.Lock()
+
+    @property
+    def confirmed(self) -> bool:
+        """True if one of them did the same every time."""
+        return any(one.confirmed for one in self.members)
+
+    def unsure(self) -> Judged | None:
+        """Return a trial that was not repeated yet."""
+        return next((one for one in self.members if one.runs == 1), None)
+
+
+class Sweep:
+    """A sweep of one program; `run` may be cancelled, and what was found till then stays.
+
+    baseline, timers: of the clean runs, once they were made.  differs: what differs between them, a sentence
+    each.  places: those that all of them have.  trials: all that were chosen.  judged: those that were tried.
+    running: the names of those that run now.
+    """
+
+    def __init__(self, world: World, program: Program, folder: Folder, options: SweepOptions) -> None:
+        self.options = options
+        self.baseline: Baseline | None = None
+        self.timers = UNKNOWN
+        self.differs: list[str] = []
+        self.places: list[Place] = []
+        self.trials: list[Trial] = []
+        self.judged: list[Judged] = []
+        self.running: Counter[str] = Counter()
+        self._world, self._program, self._folder = world, program, folder
+        self._turns = _Turns(options.jobs, _WAITING) if world.parallel else _Turns(1, 0)
+        self._lend_after = math.inf
+        self._deadline: float | None = None
+        self._numbers = count(1)
+        self._queue: deque[Trial] = deque()
+        self._groups: dict[Cause, _Group] = {}
+
+    def seconds_left(self) -> float | None:
+        """Return the time in which further trials begin; None for no limit."""
+        return None if self._deadline is None else max(0.0, self._deadline - trio.current_time())
+
+    def patience(self, trial: Trial | None = None) -> float:
+        """Return the seconds that a run with a fault has."""
+        silent = trial is not None and trial.fault == "pause"
+        least = self.options.patience
+        if least is None:
+            least = self.timers.patience(self._slowest, silent=silent)
+        return least + (_delay(trial) if trial else 0.0)
+
+    @property
+    def _slowest(self) -> float:
+        """The seconds that the longest clean run took."""
+        return max((run.seconds for run in self.baseline.runs), default=0.0) if self.baseline else 0.0
+
+    async def run(self) -> None:
+        """Run the program clean, and then once for each trial.
+
+        Raises ConfigError where the program does not run well without a fault.
+        """
+        await self._run_clean()
+        self.trials = self._chosen(self.places)
+        self.judged = self._folder.restored(self.trials)
+        done = {id(one.trial) for one in self.judged}
+        self._queue.extend(trial for trial in self.trials if id(trial) not in done)
+        if self.options.budget is not None:
+            self._deadline = trio.current_time() + self.options.budget
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._turns.most):
+                nursery.start_soon(self._work)
+
+    async def reproduce(self, trial: Trial) -> Judged:
+        """Run the program clean, and then `confirm` times with one trial; return what came of it."""
+        await self._run_clean()
+        self.trials = [trial]
+        run, judgement = await self._turns.take(partial(self._judged, trial), self._lend_after)
+        one = Judged(trial, judgement, run)
+        self.judged.append(one)
+        await self._repeat(one)
+        return one
+
+    # -- clean runs
+
+    async def _run_clean(self) -> None:
+        runs = [await self._clean_run(1)]  # alone: if it fails, the others need not start
+
+        async def another(number: int) -> None:
+            runs.append(await self._turns.take(partial(self._clean_run, number), math.inf))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(2, self.options.baseline + 1):
+                nursery.start_soon(another, number)
+        captures = [run.capture for run in runs]
+        self.baseline = await trio.to_thread.run_sync(Baseline.of, runs)
+        self.places, differs = await trio.to_thread.run_sync(_common, captures)
+        self.differs = [*self.baseline.differs, *differs]
+        self.timers = await trio.to_thread.run_sync(timers, captures)
+        self._lend_after = _LENT * self._slowest
+
+    async def _clean_run(self, number: int) -> Run:
+        folder = self._folder.baseline(number)
+        run = await self._once(f"without a fault, {number}", folder, self.options.limit)
+        problem = run.problem or self._failure(run)
+        if problem:
+            raise ConfigError(problem)
+        return run
+
+    def _failure(self, run: Run) -> str:
+        """Return why a clean run is no baseline; "" where it is one."""
+        name = self._program.name
+        if run.code is None:
+            return (
+                f"{name} did not end within {run.limit:g} s, without any fault: a sweep needs a program that "
+                "ends by itself (--timeout gives it longer)"
+            )
+        if run.code != 0:
+            return f"{name} ended with {run.code}, without any fault{_last(run.output)}"
+        if run.check_code not in (None, 0):
+            return f"the check ended with {run.check_code}, without any fault{_last(run.check_output)}"
+        return ""
+
+    # -- trials
+
+    def _chosen(self, found: list[Place], after: Trial | None = None) -> list[Trial]:
+        options = self.options
+        about = plan.about(found, options.subjects)
+        own = isinstance(self._world, OwnServer)
+        every = faults.trials(about, options.faults, self.timers, own_server=own, after=after)
+        order = plan.planned(every, self._folder.failed)
+        return plan.shard([*order.first, *(order.others if options.everything else [])], *options.shard)
+
+    async def _work(self) -> None:
+        """Take trial after trial until none is left, or the time is over."""
+        while (one := await self._turns.take(self._next, self._lend_after)) is not None:
+            self.judged.append(one)
+            if one.judgement.verdict.found:
+                await self._confirm(one)
+            elif one.judgement.verdict is Verdict.PASSED and one.trial.depth < self.options.depth:
+                self._queue.extend(self._in_recovery(one))
+            self._folder.note(one)
+
+    async def _next(self) -> Judged | None:
+        if not self._queue or self.seconds_left() == 0:
+            return None
+        trial = self._queue.popleft()
+        run, judgement = await self._judged(trial)
+        return Judged(trial, judgement, run)
+
+    def _in_recovery(self, one: Judged) -> list[Trial]:
+        """Return the trials on the connections that the program made because of a fault."""
+        return self._chosen(plan.recovery(places(one.run.capture), self.places), after=one.trial)
+
+    async def _judged(self, trial: Trial) -> tuple[Run, Judgement]:
+        """Run a trial once, and judge it."""
+        assert self.baseline is not None, "the clean runs come first"
+        folder = self._folder.run(next(self._numbers))
+        run = await self._once(title(trial), folder, self.patience(trial), trial)
+        return run, await trio.to_thread.run_sync(judge, self.baseline, run, trial)
+
+    async def _once(self, shown: str, folder: Path, limit: float, trial: Trial | None = None) -> Run:
+        self.running[shown] += 1
+        try:
+            check, seed = self.options.check, self.options.seed
+            return await run_once(
+                self._world, self._program, folder, limit, trial=trial, check=check, seed=seed
+            )
+        finally:
+            self.running[shown] -= 1
+            if not self.running[shown]:
+                del self.running[shown]
+
+    async def _confirm(self, one: Judged) -> None:
+        """Repeat the trials of its cause, one after the other, until one has the same verdict every time."""
+        one.cause = cause_of(one.trial, one.judgement, one.run)
+        group = self._groups.setdefault(one.cause, _Group())
+        group.members.append(one)
+        async with group.lock:
+            while not group.confirmed and (unsure := group.unsure()) is not None:
+                await self._repeat(unsure)
+
+    async def _repeat(self, one: Judged) -> None:
+        verdicts: list[Verdict] = []
+
+        async def again() -> None:
+            run, judgement = await self._turns.take(partial(self._judged, one.trial), self._lend_after)
+            verdicts.append(judgement.verdict)
+            self._folder.drop(run)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(self.options.confirm - 1):
+                nursery.start_soon(again)
+        one.runs += len(verdicts)
+        one.same += verdicts.count(one.judgement.verdict)
+        one.confirmed = one.same == one.runs
+        if not one.confirmed:
+            seen = ", ".join(f"{verdict.value} {n}" for verdict, n in Counter(verdicts).most_common())
+            reason = f"{one.judgement.verdict.value} at first, then {seen}"
+            one.judgement = Judgement(Verdict.FLAKY, (reason, *one.judgement.reasons))
+
+
+def title(trial: Trial) -> str:
+    """Return a trial in words."""
+    after = f", after {trial.after}" if trial.after else ""
+    return f"{trial.fault} at {name(trial.place)}{after}"
+
+
+def _delay(trial: Trial) -> float:
+    """Return the seconds by which a fault makes the program late."""
+    delays = [rule["delay"] for rule in trial.rules if isinstance(rule.get("delay"), str)]
+    return sum(duration(delay) for delay in delays) / 1e9
+
+
+def _common(captures: list[Path]) -> tuple[list[Place], list[str]]:
+    return common([places(one) for one in captures])
+
+
+def _last(output: str) -> str:
+    """Return the end of an output, as the end of a sentence."""
+    shown = output.strip()[-_SHOWN:]
+    return f":\n{shown}" if shown else ""
