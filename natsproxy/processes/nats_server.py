@@ -106,7 +106,7 @@ class NatsServer:
             started = False
         if not started:
             self.stop()
-            raise NatsproxyError(f"nats-server did not start:\n{self.log()}")
+            raise NatsproxyError(f"nats-server did not start:\n{self.log().rstrip()}")
 
     def _read(self, states: SimpleQueue[bool]) -> None:
         """Keep reading the log: a full pipe would block the server."""

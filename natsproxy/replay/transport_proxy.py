@@ -26,19 +26,14 @@ DRAIN: Final = 5.0
 
 
 @asynccontextmanager
-async def running_proxy(
-    settings: ProxySettings, chain: Chain | None = None, *, drain: float = DRAIN
-) -> AsyncIterator[Proxy]:
-    """Run a proxy for the length of the block, and drain it; yield it when it listens.
-
-    drain: seconds in which connections that are still open may finish.
-    """
+async def running_proxy(settings: ProxySettings, chain: Chain | None = None) -> AsyncIterator[Proxy]:
+    """Run a proxy for the length of the block, and drain it; yield it when it listens."""
     proxy = Proxy(settings, chain)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
         yield proxy
         # Ends `serve`, and with it the nursery, when a capture is whole.
-        await proxy.drain(drain, answers=False)
+        await proxy.drain(DRAIN, answers=False)
 
 
 @asynccontextmanager

@@ -28,7 +28,8 @@ from natsproxy.sweep.worlds import RunServer, World
 
 CAPTURE: Final = "run.ncap"
 OUTPUT: Final = "output.txt"
-_DRAIN: Final = 2.0  # seconds in which frames that the program sent at its end may reach the server
+_DRAIN: Final = 1.0  # seconds in which frames that the program sent at its end may reach the server
+_KILLED_DRAIN: Final = 0.1  # the same for a program that was ended: a fault may hold them for hours
 _NEEDS_TERMINAL: Final = re.compile(r"EOFError|/dev/tty|[Nn]ot a (tty|terminal)|[Ii]nappropriate ioctl")
 _MOST_FIRINGS: Final = 10_000
 _LEAVE: Final = 0.3  # seconds in which the children of a program that has ended may end too
@@ -96,7 +97,7 @@ class _OneRun:
         """Run the program before a server, and keep what comes of it."""
         record = RecordSettings(self.result.capture, rotate_size=0, overflow="wait")
         settings = replace(server.legs, seed=seed, record=record)
-        async with running_proxy(settings, self._chain, drain=_DRAIN) as proxy:
+        async with running_proxy(settings, self._chain) as proxy:
             proxy.subscribe(self._notice)
             if server.probe:
                 await proxy.try_upstream()
@@ -104,6 +105,7 @@ class _OneRun:
                     raise ConfigError(proxy.unready)
             async with self._restarting(server):
                 await self._program_before(proxy)
+                await proxy.drain(_KILLED_DRAIN if self.result.code is None else _DRAIN, answers=False)
             if not self.result.problem:
                 self.result.problem = self._unusable(proxy)
         if proxy.unwritten is not None:
