@@ -7,22 +7,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import trio
+
 from natsproxy.net.proxy import Proxy
 from natsproxy.sweep.values import OpenConnection
 
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 
 
-async def open_connections(proxy: Proxy) -> list[OpenConnection]:
-    """Return the open connections, in the order of their numbers."""
+async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConnection]:
+    """Return the open connections, in the order of their numbers.
+
+    patience: seconds that a client has to answer a PING.
+    """
     ports = {one.port for one in proxy.listen}
     queues = {local: unread for local, remote, unread in _sockets() if remote in ports}
+    relays = sorted(proxy.relays.items())  # before the PINGs, which may go unread
+    alive = dict.fromkeys(proxy.relays, False)
+
+    async def ask(conn: int) -> None:
+        alive[conn] = await proxy.ask_client(conn)
+
+    with trio.move_on_after(patience):
+        async with trio.open_nursery() as nursery:
+            for conn, _ in relays:
+                nursery.start_soon(ask, conn)
     found = []
-    for _, relay in sorted(proxy.relays.items()):
+    for conn, relay in relays:
         connection = relay.session.connection
         port = relay.accepted.facts.peer.rpartition(":")[2]
         unread = queues.get(int(port)) if port.isdecimal() else None
-        found.append(OpenConnection(connection.key, len(connection.subs), unread=unread))
+        found.append(OpenConnection(connection.key, len(connection.subs), alive[conn], unread))
     return found
 
 

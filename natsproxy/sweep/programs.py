@@ -69,16 +69,15 @@ class Command:
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:
         """Run it for the length of the block, and end all of it then."""
-        environment = with_stacks({**self._environment, "NATS_URL": url}, folder)
+        environment = with_stacks({**self._environment, "NATS_URL": url})
         async with running(self._arguments, environment, tail, cwd=self._cwd, grace=GRACE) as program:
-            yield _Started(program, tail, folder)
+            yield _Started(program, tail)
 
 
 class _Started:
-    def __init__(self, program: RunningProgram, tail: Tail, folder: Path) -> None:
+    def __init__(self, program: RunningProgram, tail: Tail) -> None:
         self._program = program
         self._tail = tail
-        self._folder = folder
 
     async def wait(self) -> int:
         return await self._program.wait()
@@ -87,4 +86,4 @@ class _Started:
         return [one.command for one in self._program.family()]
 
     async def stack(self) -> str:
-        return await stacks(self._program.family(), self._tail, self._folder)
+        return await stacks(self._program.family(), self._tail)

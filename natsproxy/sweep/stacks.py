@@ -3,7 +3,7 @@
 | runtime | signals | its answer |
 | --- | --- | --- |
 | Python | SIGUSR2, SIGABRT | the tasks of its loops (`hooks`); its threads (faulthandler), then it ends |
-| Node | SIGUSR2 | a report in the run's folder: the handles that keep its loop alive |
+| Node | SIGUSR2 | its promises (`hooks`), and the handles that keep its loop alive |
 | Go | SIGQUIT | its goroutines, then it ends |
 | Java | SIGQUIT | its threads |
 
@@ -21,7 +21,7 @@ import signal
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
@@ -32,9 +32,8 @@ _GO: Final = b"\xff Go buildinf:"
 _LONGEST: Final = 3.0  # seconds that an answer takes
 _QUIET: Final = 0.25  # seconds without output after which an answer has ended
 _POLL: Final = 0.05
-_REPORTS: Final = "report.*.json"
 _NOISE: Final = re.compile(
-    r"^(Fatal Python error: Aborted|Extension modules: .*|SIGQUIT: quit|(Writing )?Node\.js report .*)\n*",
+    r"^(Fatal Python error: Aborted|Extension modules: .*|SIGQUIT: quit)\n+",
     re.MULTILINE,
 )
 
@@ -74,10 +73,9 @@ _RUNTIMES: Final = (
 )
 
 
-def with_stacks(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment in which runtimes answer.  folder: for their reports."""
-    reports = json.dumps(str(folder.absolute()))  # quoted as NODE_OPTIONS has it
-    node = f"--report-on-signal --report-signal=SIGUSR2 --report-directory={reports}"
+def with_stacks(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment in which runtimes answer."""
+    node = "--require " + json.dumps(str(_HOOKS / "promises.cjs"))  # quoted as NODE_OPTIONS has it
     return {
         "GOTRACEBACK": "all",
         **environment,
@@ -87,10 +85,10 @@ def with_stacks(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     }
 
 
-async def stacks(processes: Iterable[Process], tail: Tail, folder: Path) -> str:
+async def stacks(processes: Iterable[Process], tail: Tail) -> str:
     """Return where the processes of a program are, those whose runtime tells; some end of that.
 
-    tail: of what they print.  folder: that of `with_stacks`.
+    tail: of what they print.
     """
     found = []
     for process in sorted(processes):
@@ -101,9 +99,8 @@ async def stacks(processes: Iterable[Process], tail: Tail, folder: Path) -> str:
         title, since = process.command, tail.count
         asked = [one for one in runtime.signals if _catches(process, one)]
         for number in asked:
-            await _ask(process, number, tail, folder)
-        reports = "".join(map(_handles, _take_reports(folder)))
-        text = reports + _NOISE.sub("", tail.text(since)).strip("\n")
+            await _ask(process, number, tail)
+        text = _NOISE.sub("", tail.text(since)).strip("\n")
         if asked:
             found.append(f"{title}\n{text or 'it does not answer: its loop does not turn'}\n")
     return "\n".join(found)
@@ -117,8 +114,8 @@ def _catches(process: Process, number: signal.Signals) -> bool:
     return False
 
 
-async def _ask(process: Process, number: signal.Signals, tail: Tail, folder: Path) -> None:
-    """Send a signal, and wait for the answer: output that has ended, or a report."""
+async def _ask(process: Process, number: signal.Signals, tail: Tail) -> None:
+    """Send a signal, and wait until the output that answers it has ended."""
     _no_core(process.pid)
     before = seen = tail.count
     with suppress(ProcessLookupError):
@@ -128,8 +125,7 @@ async def _ask(process: Process, number: signal.Signals, tail: Tail, folder: Pat
         await trio.sleep(_POLL)
         if tail.count != seen:
             seen, quiet_since = tail.count, trio.current_time()
-        answered = seen != before or _reported(folder)
-        if answered and trio.current_time() - quiet_since >= _QUIET:
+        if seen != before and trio.current_time() - quiet_since >= _QUIET:
             return
 
 
@@ -139,26 +135,3 @@ def _no_core(pid: int) -> None:
         import resource
 
         resource.prlimit(pid, resource.RLIMIT_CORE, (0, 0))
-
-
-def _reported(folder: Path) -> bool:
-    return any(path.read_bytes().rstrip().endswith(b"\n}") for path in folder.glob(_REPORTS))
-
-
-def _take_reports(folder: Path) -> list[Any]:
-    """Return the reports of Node in a folder, and remove them."""
-    found = []
-    for path in sorted(folder.glob(_REPORTS)):
-        with suppress(ValueError):
-            found.append(json.loads(path.read_bytes()))
-        path.unlink()
-    return found
-
-
-def _handles(report: Mapping[str, Any]) -> str:
-    """Return the handles of a report of Node that keep its loop alive, a line each."""
-    return "\n".join(
-        " ".join(filter(None, ("waits for:", one["type"], one.get("filename"))))
-        for one in report.get("libuv", ())
-        if one.get("is_active") and one.get("is_referenced")
-    )

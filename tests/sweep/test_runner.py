@@ -7,6 +7,7 @@ from pathlib import Path
 import trio
 
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.sweep.values import OpenConnection
 from tests.sweep.kit import lives, python, run, shell, trial
 
 DROP_FIRST = {"name": "first", "kind": "drop", "op": ["PUB"], "subject": "a", "limit": 1}
@@ -47,8 +48,17 @@ async def test_time_is_over(tmp_path: Path) -> None:
     done = await run(program, tmp_path, limit=1.0)
     assert done.code is None
     assert 1.0 <= done.seconds < 2.0
-    (left,) = done.open
-    assert (left.key, left.subscriptions, left.unread) == ("hello/1", 2, 0)
+    assert done.open == [OpenConnection("hello/1", subscriptions=2, alive=False, unread=0)]
+
+
+async def test_client_that_answers(tmp_path: Path) -> None:
+    program = python("""
+        while line := lines.readline():
+            if line == b"PING\\r\\n":
+                link.sendall(b"PONG\\r\\n")
+    """)
+    done = await run(program, tmp_path, limit=1.0)
+    assert done.open == [OpenConnection("hello/1", alive=True, unread=0)]
 
 
 async def test_bytes_that_a_program_does_not_read(tmp_path: Path) -> None:

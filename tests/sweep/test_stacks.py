@@ -103,6 +103,10 @@ async def test_node(tmp_path: Path) -> None:
     begin = "const url = new URL(process.env.NATS_URL); require('net').connect(url.port, url.hostname);"
     for end, expected in (
         ("", "waits for: tcp\n"),
+        (
+            "async function waitsForever() { await new Promise(() => 0); } waitsForever();",
+            "at waitsForever (",
+        ),
         ("setTimeout(() => { for (;;) ; }, 200);", "it does not answer: its loop does not turn\n"),
     ):
         (tmp_path / "program.js").write_text(begin + end)
