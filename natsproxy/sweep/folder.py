@@ -24,12 +24,11 @@ from typing import Any, Final
 from natsproxy.errors import ConfigError
 from natsproxy.events import Firing
 from natsproxy.sweep.causes import Judged, cause_of
-from natsproxy.sweep.faults import trial_name
 from natsproxy.sweep.finding_folder import FACTS, write_finding
 from natsproxy.sweep.findings import Finding
 from natsproxy.sweep.report import html_page, junit
 from natsproxy.sweep.report.result import SweepResult
-from natsproxy.sweep.trial_facts import trial_facts, trial_of
+from natsproxy.sweep.trial_facts import trial_facts, trial_key, trial_of
 from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
 
 STATE: Final = "sweep.jsonl"
@@ -45,7 +44,7 @@ _MOST_FIRINGS: Final = 100
 class Folder:
     """The folder of one sweep.
 
-    path: of it.  done: the trials that an earlier part of this sweep has tried, by `trial_name`.
+    path: of it.  done: the trials that an earlier part of this sweep has tried, by `trial_key`.
     failed: the keys of the trials that failed in the sweep before this one: they come first.
     """
 
@@ -118,7 +117,7 @@ class Folder:
         """Write down a trial that was judged; the folder of its run goes, unless it is a finding."""
         found = one.judgement.verdict.found
         facts: dict[str, Any] = {
-            "key": trial_name(one.trial),
+            "key": trial_key(one.trial),
             "trial": trial_facts(one.trial),
             "verdict": one.judgement.verdict.value,
             "reasons": list(one.judgement.reasons),
@@ -140,7 +139,7 @@ class Folder:
         """Return those of these trials that an earlier part of this sweep has tried, with their verdicts."""
         found = []
         for trial in trials:
-            facts = self.done.get(trial_name(trial))
+            facts = self.done.get(trial_key(trial))
             if facts is not None:
                 found.append(self._judged(trial, facts))
         return found

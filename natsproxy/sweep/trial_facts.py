@@ -1,7 +1,9 @@
-"""A trial as JSON values and back."""
+"""A trial as JSON values and back, and the name under which a folder remembers it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,3 +21,9 @@ def trial_of(facts: Mapping[str, Any]) -> Trial:
     place = facts["place"]
     made = Place(**{**place, "position": Position(**place["position"])})
     return Trial(**{**facts, "place": made, "rules": tuple(facts["rules"])})
+
+
+def trial_key(trial: Trial) -> str:
+    """Return a name that is the same in each sweep of the program."""
+    what = [trial.fault, trial.place.position, trial.rules, trial.restart, trial.depth, trial.after]
+    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
