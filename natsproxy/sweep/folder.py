@@ -51,6 +51,8 @@ class Folder:
     path: Path
     done: dict[str, dict[str, Any]] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
+    _earlier: int = 0
+    """The greatest number of a run in an earlier part of this sweep."""
 
     @classmethod
     def begin(cls, path: Path, program: Mapping[str, Any], *, resume: bool = False) -> Folder:
@@ -91,7 +93,8 @@ class Folder:
             raise ConfigError(f"{path} has the sweep of another program or of other options: {_shown(began)}")
         with state.open("w", encoding="utf-8") as file:  # without a last line that was torn
             file.writelines(map(_line, lines))
-        return cls(path, {one["key"]: one for one in lines if "key" in one})
+        numbers = [int(one.name) for one in (path / RUNS).glob("[0-9]*") if one.name.isdigit()]
+        return cls(path, {one["key"]: one for one in lines if "key" in one}, _earlier=max(numbers, default=0))
 
     # -- runs
 
@@ -99,9 +102,9 @@ class Folder:
         """Return the folder of a clean run."""
         return self.path / RUNS / f"baseline-{number}"
 
-    def run(self, number: int | str) -> Path:
-        """Return the folder of a run with a fault."""
-        return self.path / RUNS / f"{number:>04}"
+    def run(self, number: int) -> Path:
+        """Return the folder of a run with a fault.  number: from 1 in each part of the sweep."""
+        return self.path / RUNS / f"{self._earlier + number:04}"
 
     def drop(self, run: Run) -> None:
         """Delete the folder of a run that nobody will look at."""

@@ -117,7 +117,8 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     ]
     assert found[1].run == hung.run
     assert group(found)[0].sentence == group([hung])[0].sentence
-    again.note(judged(again, 3, trials[2], Verdict.PASSED))
+    again.note(judged(again, 2, trials[2], Verdict.PASSED))
+    assert hung.run.capture.exists()
     third = Folder.begin(tmp_path / "out", PROGRAM, resume=True)
     assert len(third.restored(trials)) == 3
 

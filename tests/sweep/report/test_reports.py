@@ -119,8 +119,10 @@ def test_the_page_loads_nothing_and_has_no_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["of", "state", "fault", "stack", "program", "reason"])
 def test_hostile_names_stay_text(tmp_path: Path, where: str) -> None:
     made = placed(1, HOSTILE if where == "fault" else "drop")
-    change = {"of": HOSTILE} if where == "of" else {"state": HOSTILE} if where == "state" else {}
-    made = made._replace(place=made.place._replace(**change))
+    place = made.place
+    place = place._replace(of=HOSTILE) if where == "of" else place
+    place = place._replace(state=HOSTILE) if where == "state" else place
+    made = made._replace(place=place)
     one = Judged(
         made,
         Judgement(Verdict.HUNG, (HOSTILE if where == "reason" else "it did not end",)),
