@@ -86,6 +86,7 @@ _START: Final[dict[str, Callable[[Path], list[str]]]] = {
 
 PYTHON, JAVASCRIPT, GO, C = HERE / "python", HERE / "javascript", HERE / "go", HERE / "c"
 _PHOTOS = ("PHOTOS", "photos.new", "24", "200000")
+_JOBS = ("JOBS", "jobs.new", "6", "2")
 _HUNG, _DEAF, _WRONG = Verdict.HUNG, Verdict.DEAF, Verdict.WRONG
 
 VICTIMS: Final = (
@@ -146,5 +147,21 @@ TWINS: Final = (
 )
 """The victims without their weakness: of a mended version, or with a deadline."""
 
-SOUND: Final[tuple[Program, ...]] = ()
+SOUND: Final = (
+    Program("pull", "python", PYTHON / "pull.py", setup=_JOBS),
+    Program("ask", "python", PYTHON / "ask.py"),
+    Program(
+        "ordered", "python", PYTHON / "ordered.py", ("--deadline",), setup=("LOG", "log.line", "12", "2")
+    ),
+    Program("work-queue", "python", PYTHON / "work_queue.py"),
+    Program("settings", "python", PYTHON / "settings.py"),
+    Program("group", "python", PYTHON / "group.py"),
+    Program("submit", "python", PYTHON / "submit.py"),
+    Program("count", "python", PYTHON / "count.py"),
+    Program("js-pull", "javascript", JAVASCRIPT / "pull.js", setup=_JOBS),
+    Program("js-ask", "javascript", JAVASCRIPT / "ask.js"),
+    Program("js-submit", "javascript", JAVASCRIPT / "submit.js"),
+    Program("go-ask", "go", GO / "ask.go"),
+    Program("go-pull", "go", GO / "pull.go", setup=_JOBS),
+)
 """Programs that get over each fault, or fail loudly in their own time."""
