@@ -15,15 +15,14 @@ async function price(nc, number) {
 }
 
 async function main() {
-  const service = await connect({ servers: process.env.NATS_URL, name: "js-service" });
-  const customer = await connect({ servers: process.env.NATS_URL, name: "js-customer" });
+  const service = await connect({ servers: process.env.NATS_URL, name: "js-service", timeout: 2000 });
+  const customer = await connect({ servers: process.env.NATS_URL, name: "js-customer", timeout: 2000 });
   service.subscribe("prices.get", {
     callback: (error, msg) => {
       if (error) throw error;
       msg.respond(String(Number(msg.string()) ** 2));
     },
   });
-  await service.flush();
   for (let number = 1; number <= 5; number++) {
     const found = await price(customer, number);
     if (found !== number ** 2) throw new Error(`${number}: ${found}`);

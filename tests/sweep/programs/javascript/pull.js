@@ -4,8 +4,12 @@ const { jetstream, jetstreamManager } = require("@nats-io/jetstream");
 
 const JOBS = 6;
 
+function failure(text, ms) {
+  return new Promise((_, reject) => setTimeout(() => reject(new Error(text)), ms).unref());
+}
+
 async function main() {
-  const nc = await connect({ servers: process.env.NATS_URL, name: "js-puller" });
+  const nc = await connect({ servers: process.env.NATS_URL, name: "js-puller", timeout: 2000 });
   const jsm = await jetstreamManager(nc);
   await jsm.consumers.add("JOBS", { durable_name: "pullers", ack_policy: "explicit", ack_wait: 1_000_000_000 });
   const consumer = await jetstream(nc).consumers.get("JOBS", "pullers");
@@ -19,7 +23,7 @@ async function main() {
     job.ack();
   }
   console.log("done:", ...[...done].sort());
-  await nc.flush();
+  await Promise.race([nc.flush(), failure("the last ack is not sent", 5000)]);
   await nc.close();
 }
 

@@ -17,7 +17,7 @@ async function store(js, number) {
 }
 
 async function main() {
-  const nc = await connect({ servers: process.env.NATS_URL, name: "js-shop" });
+  const nc = await connect({ servers: process.env.NATS_URL, name: "js-shop", timeout: 2000 });
   const jsm = await jetstreamManager(nc);
   await jsm.streams.add({ name: "ORDERS", subjects: ["orders.new"] });
   for (let number = 0; number < ORDERS; number++) await store(jetstream(nc), number);

@@ -14,11 +14,11 @@ async def main() -> None:
     counter = await nats.connect(os.environ["NATS_URL"], name="counter")
     source = await nats.connect(os.environ["NATS_URL"], name="source")
     events = await counter.subscribe("events.tick")
-    await counter.flush()
-    await counter.flush()
+    await counter.flush(timeout=2)
+    await counter.flush(timeout=2)  # the first PING may go out before the SUB
     for number in range(EVENTS):
         await source.publish("events.tick", str(number).encode())
-    await source.flush()
+    await source.flush(timeout=2)
     got: list[int] = []
     while len(got) < EVENTS:
         try:

@@ -16,7 +16,7 @@ async def member(name: str) -> Client:
         await msg.respond(msg.data.upper())
 
     await nc.subscribe("words.upper", queue="members", cb=answer)
-    await nc.flush()
+    await nc.flush(timeout=2)
     return nc
 
 

@@ -1,4 +1,4 @@
-"""A shop that stores each order once: published with an id until there is an ack; then the stream is counted."""
+"""A shop that stores each order once: publishes with an id until the ack comes, then counts the stream."""
 
 import asyncio
 import os
