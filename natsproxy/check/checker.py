@@ -21,7 +21,7 @@ from natsproxy.check.consumers import (
     UnackedDeliveries,
 )
 from natsproxy.check.deliveries import GroupRepetitions, LostPublishes, MessagesAfterUnsub
-from natsproxy.check.history import History, Messages, Table
+from natsproxy.check.history import PATIENCE, History, Messages, Patience, Table
 from natsproxy.check.links import DeafClients, UnansweredPings
 from natsproxy.check.payloads import ChangedPayloads
 from natsproxy.check.requests import StoredTwice, UnansweredRequests
@@ -55,7 +55,10 @@ CHECKS: Final[dict[str, Row]] = {
 
 
 def check_captures(
-    paths: Iterable[Path | str], only: Iterable[str] = (), lost: Tell | None = None
+    paths: Iterable[Path | str],
+    only: Iterable[str] = (),
+    lost: Tell | None = None,
+    patience: Patience = PATIENCE,
 ) -> list[Statement]:
     """Return the statements of all checks (or of `only` some) on captures.
 
@@ -71,7 +74,7 @@ def check_captures(
     # Of one recording the last messages are compared; of several all, or it is said that they were too many.
     messages: Messages = Table() if len(captures) > 1 else BoundedDict()
     for path in captures:
-        history = History(open_capture(path, lost), str(path), messages)
+        history = History(open_capture(path, lost), str(path), messages, patience)
         checks = [CHECKS[name].kind(name, history) for name in chosen]
         for moment in history.moments():
             for check in checks:

@@ -27,8 +27,6 @@ from natsproxy.session import close_reasons
 from natsproxy.units import SECOND, short_duration
 from natsproxy.wire.ops import C2S, Op
 
-GRACE: Final = 2 * SECOND
-"""Time for the end of a pull to come after its expiry, and for a client to react to a gap."""
 ACK_WAIT: Final = 30 * SECOND
 """The default of nats-server."""
 _CREATE: Final = b"CONSUMER.CREATE"
@@ -48,8 +46,8 @@ class _Ordered:
     """An ordered consumer, as its client sees it.
 
     deliver: the subject that it delivers to; b"" of a pull consumer.  filters: as configured.
-    consumer_seq, stream_seq, last: of the last message in order.  broken: the sentence about a frame that is
-    not the next one, and that frame.
+    consumer_seq, stream_seq, last: of the last message in order.  lost: a message that did not go on to the
+    client.  broken: the sentence about a frame that is not the next one, and that frame.
     """
 
     name: bytes
@@ -59,6 +57,7 @@ class _Ordered:
     consumer_seq: int = 0
     stream_seq: int = 0
     last: Proof | None = None
+    lost: Proof | None = None
     broken: tuple[str, Proof] | None = None
 
 
@@ -84,7 +83,7 @@ class OrderedGaps(Check):
                 return
             if request.call.verb == _CREATE:
                 self._created(moment, request.call.stream, request.call.consumer)
-        elif moment.ack is not None and moment.passed:
+        elif moment.ack is not None:
             self._delivered(moment, moment.ack)
         elif moment.status is StatusKind.HEARTBEAT and moment.passed and not self.repetitions:
             self._heartbeat(moment)
@@ -104,7 +103,9 @@ class OrderedGaps(Check):
             want = old.stream_seq + 1
             if start and old.stream_seq and ((start < want) if self.repetitions else (start > want)):
                 text = f"starts again at {start} after message {old.stream_seq}"
-                self._say(moment.conn, stream, text, [old.last, old.broken and old.broken[1], new.proof])
+                self._say(
+                    moment.conn, stream, text, [old.last, old.lost, old.broken and old.broken[1], new.proof]
+                )
             new.stream_seq, new.last = max(0, start - 1), old.last
         known.append(new)
         if len(known) > _HELD:
@@ -117,7 +118,9 @@ class OrderedGaps(Check):
         if one is None or one.broken is not None:
             return
         want = one.consumer_seq + 1
-        if ack.consumer_seq == want:
+        if not moment.passed:
+            one.lost = moment.proof
+        elif ack.consumer_seq == want:
             one.consumer_seq, one.stream_seq, one.last = want, ack.stream_seq, moment.proof
         elif (ack.consumer_seq < want) == self.repetitions:
             what = "repeats" if self.repetitions else "goes on with"
@@ -140,8 +143,8 @@ class OrderedGaps(Check):
             for one in known:
                 if one.broken is None or (one.deliver and not any(conn.live(one.deliver))):
                     continue
-                if self.waited(conn, one.broken[1].t, GRACE):
-                    self._say(conn, stream, one.broken[0], [one.proof, one.last, one.broken[1]])
+                if self.waited(conn, one.broken[1].t, self.history.patience.grace):
+                    self._say(conn, stream, one.broken[0], [one.proof, one.last, one.lost, one.broken[1]])
 
     def _say(self, conn: Connection, stream: bytes, text: str, frames: list[Proof | None]) -> None:
         since = min(frame.t for frame in frames if frame is not None)
@@ -234,7 +237,8 @@ class UnackedDeliveries(Check):
         for (conn, consumer, seq), (proof, later) in self._passed_by.items():
             config = self.history.consumers.get(consumer)
             wait = (0 if config is None else number(config, "ack_wait")) or ACK_WAIT
-            if conn.cause != close_reasons.CLIENT_CLOSED and not self.waited(conn, proof.t, wait + GRACE):
+            patience = wait + self.history.patience.grace
+            if conn.cause != close_reasons.CLIENT_CLOSED and not self.waited(conn, proof.t, patience):
                 continue
             if config is None:
                 self.cannot_say("the ack policy of a consumer is not in it", proof)
@@ -287,8 +291,9 @@ class EndlessPulls(Check):
         elif moment.passed and moment.status not in _BETWEEN and frame.op in DELIVERIES:
             consumer = self._replies.get((moment.conn, frame.subject))
             for pull in self._waiting(moment.conn, consumer, frame.subject):
-                pull.over = True
-                break
+                if pull.reached:
+                    pull.over = True
+                    break
 
     def _asked(self, moment: Moment) -> None:
         consumer, body = _pulled(moment)
@@ -315,9 +320,10 @@ class EndlessPulls(Check):
     def _message(self, conn: Connection, consumer: Consumer, inbox: bytes) -> None:
         # A message comes under its own subject: its subscription tells the inbox.
         for pull in self._waiting(conn, consumer, inbox):
-            pull.left -= 1
-            pull.over = pull.left <= 0
-            break
+            if pull.reached:
+                pull.left -= 1
+                pull.over = pull.left <= 0
+                break
 
     def _unsubscribed(self, moment: Moment) -> None:
         sub = moment.conn.subs.get(moment.frame.sid)
@@ -332,7 +338,7 @@ class EndlessPulls(Check):
                 if pull.over or pull.expires is None or not any(conn.live(pull.reply)):
                     continue
                 due = pull.t + pull.expires
-                if self.waited(conn, due, GRACE):
+                if self.waited(conn, due, self.history.patience.grace):
                     over = short_duration(self.history.until(conn) - due)
                     lost = "" if pull.reached else "; it did not reach the server"
                     text = f"a pull from {named(consumer)} had no end {over} after its expiry{lost}"

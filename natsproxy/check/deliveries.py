@@ -8,13 +8,12 @@ from typing import Any, Final
 
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import FORGOT, Check
-from natsproxy.check.consumers import ACK_WAIT, GRACE, named
+from natsproxy.check.consumers import ACK_WAIT, named
 from natsproxy.check.history import DELIVERIES, Connection, Consumer, History, Moment, Request, Sub, Table
 from natsproxy.check.statement import Proof
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import AckSubject, number
 from natsproxy.protocol.subjects import matches
-from natsproxy.units import SECOND
 from natsproxy.wire.ops import C2S, S2C, Op
 
 _WINDOW: Final = 10_000
@@ -36,7 +35,7 @@ class MessagesAfterUnsub(Check):
         if sub.max and sub.got <= sub.max:
             return
         made_here = 0 < sub.max >= sub.came
-        if made_here or conn.pongs > sub.mark or moment.t - sub.unsub.t > 2 * SECOND:
+        if made_here or conn.pongs > sub.mark or moment.t - sub.unsub.t > self.history.patience.grace:
             subject = sub.subject.decode(errors="replace")
             count = f" for {sub.max} messages, and {sub.got} came" if sub.max else ""
             text = f"{conn.label}: a message on {subject} came after its UNSUB{count}"
@@ -202,7 +201,10 @@ class LostPublishes(Check):
         expected = [
             _Expected(conn, sub, request)
             for conn, sub in known
-            if conn.until is None and sub.live and _is_known(conn, sub) and _may_get(request.conn, conn)
+            if conn.until is None
+            and sub.live
+            and _is_known(request.conn, conn, sub)
+            and _may_get(request.conn, conn)
         ]
         if expected:
             self._by_reply[request.reply] = expected
@@ -281,7 +283,9 @@ class LostPublishes(Check):
     def _judge_subscription(self, one: _Expected) -> None:
         request, conn = one.request, one.conn
         ack = request.ack
-        if ack is None or request.ack_proof is None or not self.waited(conn, request.ack_proof.t, GRACE):
+        if ack is None or request.ack_proof is None:
+            return
+        if not self.waited(conn, request.ack_proof.t, self.history.patience.grace):
             return
         if one.came is None and (conn, one.sub.sid, request.subject) not in self._subjects:
             reason = "a subscription got nothing of a subject: permissions or mappings may be why"
@@ -301,9 +305,9 @@ class LostPublishes(Check):
             return
         if came and config is not None:
             # Redelivered after ack_wait to whoever asks then.
-            wait = number(config, "ack_wait") or ACK_WAIT
+            wait = (number(config, "ack_wait") or ACK_WAIT) + self.history.patience.grace
             latest = self._progress[consumer[0]][consumer[1]].t
-            if config.get("ack_policy") != "none" and latest - proof.t < wait + GRACE:
+            if config.get("ack_policy") != "none" and latest - proof.t < wait:
                 return
         reason = self._doubt(consumer, config, came=came)
         if reason:
@@ -346,9 +350,12 @@ def _selects(config: dict[str, Any], subject: bytes) -> bool:
     return any(matches(str(pattern).encode(), subject) for pattern in filters)
 
 
-def _is_known(conn: Connection, sub: Sub) -> bool:
-    """Tell whether the server has certainly taken a SUB: a later PING of its client was answered."""
-    return conn.pongs > sub.mark or sub.proof.ordinal is None
+def _is_known(publisher: Connection, conn: Connection, sub: Sub) -> bool:
+    """Tell whether the server has certainly taken a SUB before a publish.
+
+    It came before on the same connection, or a PING of its client was answered in the meantime.
+    """
+    return publisher is conn or conn.pongs > sub.mark or sub.proof.ordinal is None
 
 
 def _may_get(publisher: Connection, conn: Connection) -> bool:

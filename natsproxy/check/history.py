@@ -46,6 +46,7 @@ from natsproxy.protocol.jetstream import (
 )
 from natsproxy.protocol.subjects import matches
 from natsproxy.session.subscriptions import unsub_max
+from natsproxy.units import MINUTE, SECOND
 from natsproxy.wire import parse
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
@@ -70,6 +71,25 @@ class Table(BoundedDict[K, V]):
         super().__setitem__(key, value)
         if more and len(self) == before:
             self.forgot = True
+
+
+class Patience(NamedTuple):
+    """Times (ns) after which something counts as missing.
+
+    answer: the longest default time-out of the client libraries for a request.  pong: to a PING.
+    grace: for the end of a pull after its expiry, for messages on their way, and for a client's reaction.
+    left: a client that waits so long for one answer, and then leaves, has given up.
+    keep_alive: the default PING interval of server and libraries, where none is seen.
+    """
+
+    answer: int = 5 * SECOND
+    pong: int = 5 * SECOND
+    grace: int = 2 * SECOND
+    left: int = SECOND // 5
+    keep_alive: int = 2 * MINUTE
+
+
+PATIENCE: Final = Patience()
 
 
 class Copy(NamedTuple):
@@ -206,8 +226,8 @@ class Request:
     """A publish with a reply subject.
 
     key: hash of subject, headers and body.  reached: it went to the server.  came, got: answers of the
-    server, and to the client.  ack: the publish ack in the first one.  again: the reply subject was used
-    before.
+    server, and to the client.  lost: the last answer that did not go on.  ack: the publish ack in the first
+    one.  again: the reply subject was used before.
     """
 
     conn: Connection
@@ -220,6 +240,7 @@ class Request:
     whole: bool
     came: int = 0
     got: int = 0
+    lost: Proof | None = None
     ack: PublishAck | None = None
     ack_proof: Proof | None = None
     again: bool = False
@@ -234,9 +255,10 @@ class History:
     connections may be missing.  filtered: the reason why frames or connections are missing, "" for none.
     """
 
-    def __init__(self, reader: CaptureReader, name: str, messages: Messages) -> None:
+    def __init__(self, reader: CaptureReader, name: str, messages: Messages, patience: Patience) -> None:
         self.name = name
         self.messages = messages
+        self.patience = patience
         self.began = 0
         self.end = 0
         self.cut = reader.tail() is not None
@@ -442,6 +464,7 @@ class History:
     def _note_answer(self, request: Request, moment: Moment) -> None:
         request.came += moment.sent
         request.got += moment.passed
+        request.lost = request.lost if moment.passed else moment.proof
         if not moment.whole or moment.status is not None or not moment.sent or request.came > 1:
             return
         body = moment.frame.body

@@ -10,12 +10,9 @@ from natsproxy.check.base import Check
 from natsproxy.check.history import DELIVERIES, Connection, History, Moment, Table
 from natsproxy.check.statement import Proof
 from natsproxy.session import close_reasons
-from natsproxy.units import MINUTE, SECOND, short_duration
+from natsproxy.units import short_duration
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
-PING_PATIENCE: Final = 5 * SECOND
-KEEP_ALIVE: Final = 2 * MINUTE
-"""The default PING interval of nats-server and of the client libraries."""
 _MOST: Final = 64
 """PINGs of one side that are remembered while they are open; no client has more."""
 
@@ -26,28 +23,37 @@ class UnansweredPings(Check):
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
         self._open: Table[tuple[Connection, Direction], deque[Moment]] = Table()
+        self._lost: Table[tuple[Connection, Direction], tuple[Moment, Moment]] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
-        if moment.frame.op == Op.PING and moment.sent:
-            waiting = self._open.setdefault((moment.conn, moment.direction), deque(maxlen=_MOST))
-            waiting.append(moment)
-        elif moment.frame.op == Op.PONG and moment.passed:
-            waiting = self._open.get((moment.conn, C2S if moment.direction == S2C else S2C), deque())
-            if waiting:
-                waiting.popleft()
+        if moment.frame.op == Op.PING:
+            self._open.setdefault((moment.conn, moment.direction), deque(maxlen=_MOST)).append(moment)
+        elif moment.frame.op == Op.PONG and moment.sent:
+            key = (moment.conn, C2S if moment.direction == S2C else S2C)
+            waiting = self._open.get(key)
+            ping = waiting.popleft() if waiting else None
+            # A PING that did not go on has no PONG; one that the proxy made is answered to the proxy.
+            while waiting and ping is not None and not ping.passed:
+                self._lost.setdefault(key, (ping, ping))
+                ping = waiting.popleft()
+            if ping is not None and ping.sent and not moment.passed:
+                self._lost.setdefault(key, (ping, moment))
 
     def settle(self) -> None:
         """Judge what is still open."""
         for (conn, direction), waiting in self._open.items():
-            if not waiting or not self.waited(conn, waiting[0].t, PING_PATIENCE):
+            first, pong = self._lost.get((conn, direction), (None, None))
+            if first is None:
+                first = next((ping for ping in waiting if ping.sent), None)
+            if first is None or not self.waited(conn, first.t, self.history.patience.pong):
                 continue
-            first = waiting[0]
             time = short_duration(self.history.until(conn) - first.t)
             who = "the server" if direction == C2S else "the client"
             lost = "" if first.passed else "; it did not reach its peer"
+            lost = lost if pong is None or pong is first else "; the PONG was dropped"
             text = f"{conn.label}: {who} did not answer a PING in {time}{lost}"
-            self.found(text, [first.proof], first.t, conn)
+            self.found(text, [first.proof, pong and pong.proof], first.t, conn)
 
 
 @dataclass(slots=True)
@@ -102,9 +108,9 @@ class DeafClients(Check):
                 text = f"{conn.label}: the client took no bytes, with subscriptions live"
                 self.found(text, [life.message], self.history.until(conn), conn)
             elif life.ping is not None:
-                keep_alive = min(life.interval, KEEP_ALIVE) or KEEP_ALIVE
-                patience = max(keep_alive, PING_PATIENCE)
-                if self.waited(conn, life.ping.t, patience):
+                patience = self.history.patience
+                interval = min(life.interval, patience.keep_alive) or patience.keep_alive
+                if self.waited(conn, life.ping.t, max(interval, patience.pong)):
                     time = short_duration(self.history.until(conn) - life.ping.t)
                     text = f"{conn.label}: the client took nothing for {time}, with subscriptions live"
                     self.found(text, [life.ping, life.message], life.ping.t, conn)

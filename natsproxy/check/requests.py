@@ -10,13 +10,10 @@ from natsproxy.check.history import PUBLISHES, Connection, History, Moment, Requ
 from natsproxy.check.statement import Proof
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import PublishAck, publish_ack
-from natsproxy.units import SECOND, short_duration
+from natsproxy.session import close_reasons
+from natsproxy.units import short_duration
 from natsproxy.wire.ops import C2S, Op
 
-PATIENCE: Final = 5 * SECOND
-"""The longest default time-out of the client libraries for a request."""
-_GAVE_UP: Final = SECOND // 5
-"""A client that waits for so long for one answer, and then leaves, has given up."""
 _COPIES: Final = 16
 """Messages of one content that are remembered."""
 _KEEPALIVE: Final = (Op.PING, Op.PONG)
@@ -73,7 +70,7 @@ class UnansweredRequests(Check):
                 self.cannot_say(FORGOT, request.proof)
                 continue
             if until is None:
-                self.waited(request.conn, request.t, PATIENCE)
+                self.waited(request.conn, request.t, self.history.patience.answer)
                 continue
             waited = short_duration(until - request.t)
             lost = "" if request.reached else "; it did not reach the server"
@@ -81,18 +78,19 @@ class UnansweredRequests(Check):
                 lost = "; the answer did not reach the client"
             subject = request.subject.decode(errors="replace")
             text = f"{request.conn.label}: a request to {subject} had no answer in {waited}, {why}{lost}"
-            self.found(text, [request.proof, request.ack_proof, frame], request.t, request.conn)
+            self.found(text, [request.proof, request.lost, frame], request.t, request.conn)
 
     def _patience(self, request: Request) -> tuple[int | None, str, Proof | None]:
         """Return the time at which the client's patience ended, its end in words, and the frame of it."""
-        conn, until = request.conn, self.history.until(request.conn)
+        patience, conn = self.history.patience, request.conn
+        until = self.history.until(request.conn)
         gone = self._given_up.get(request.reply)
         if gone is not None:
             return gone.t, "when the client unsubscribed", gone
-        if until - request.t >= PATIENCE:
+        if until - request.t >= patience.answer:
             return until, "until the end", None
         alone = self._last.get(conn, 0) <= request.t
-        if conn.cause == "client-closed" and alone and until - request.t >= _GAVE_UP:
+        if conn.cause == close_reasons.CLIENT_CLOSED and alone and until - request.t >= patience.left:
             return until, "when the client left", None
         return None, "", None
 

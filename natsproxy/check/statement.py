@@ -53,7 +53,7 @@ class Statement(NamedTuple):
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules that dropped, made or changed frames of the proof."""
-        return tuple(dict.fromkeys(frame.rule for frame in self.frames if frame.rule))
+        return tuple(dict.fromkeys(one.rule for one in self.frames if one.rule not in ("", "proxy")))
 
     def facts(self) -> dict[str, Any]:
         """Return an object of JSON."""
