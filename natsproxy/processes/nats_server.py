@@ -106,7 +106,8 @@ class NatsServer:
             started = False
         if not started:
             self.stop()
-            raise NatsproxyError(f"nats-server did not start:\n{self.log().rstrip()}")
+            log = self.log().rstrip() or f"{self._executable} said nothing"
+            raise NatsproxyError(f"nats-server did not start:\n{log}")
 
     def _read(self, states: SimpleQueue[bool]) -> None:
         """Keep reading the log: a full pipe would block the server."""

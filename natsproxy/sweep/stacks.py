@@ -66,7 +66,7 @@ def _is_go(executable: Path) -> bool:
 
 
 _RUNTIMES: Final = (
-    _Runtime(_named(r"(python|pypy)[\d.]*t?"), (signal.SIGUSR2, signal.SIGABRT)),
+    _Runtime(_named(r"(python|pypy)[\w.-]*"), (signal.SIGUSR2, signal.SIGABRT)),
     _Runtime(_named(r"node(js)?"), (signal.SIGUSR2,)),
     _Runtime(_named("java"), (signal.SIGQUIT,)),
     _Runtime(_is_go, (signal.SIGQUIT,)),

@@ -11,21 +11,25 @@ The commands get the server's own URL in NATS_URL, not the proxy's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
+from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
 from natsproxy.processes.nats_server import NatsServer
 from natsproxy.processes.user_command import run_user_command
-from natsproxy.replay.cassette.record_mode import use
+from natsproxy.replay.cassette.record_mode import plays, use
 from natsproxy.replay.conversation.match_options import Given
+
+_LOG_HEAD: Final = re.compile(r"^\[\d+\] [\d/]+ [\d:.]+ \[\w+\] ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,12 @@ class OwnServer:
                 server.forget()
             server.start()
 
-        await trio.to_thread.run_sync(server.__enter__)
+        try:
+            await trio.to_thread.run_sync(server.__enter__)
+        except NatsproxyError as error:
+            said = server.log().strip().rpartition("\n")[2]
+            reason = _LOG_HEAD.sub("", said).removeprefix("nats-server: ")
+            raise ConfigError(f"nats-server did not start: {reason}" if said else str(error)) from None
         try:
             address = Address(port=server.port)
             if self._setup:
@@ -135,6 +144,8 @@ class Played:
     @asynccontextmanager
     async def server(self) -> AsyncIterator[RunServer]:
         """Yield the server of one run."""
+        if not plays(self._cassette, "none"):
+            raise CaptureError("there is no such cassette", path=self._cassette)
         async with use(self._cassette, options=self._options) as cassette:
             yield RunServer(
                 ProxySettings(listen=(Listener(Address()),), upstream=(Server(cassette.address),)),

