@@ -22,7 +22,7 @@ from natsproxy.replay.diff.compared_frame import group_of
 from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, Direction, Op
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
 
 _OWN: Final = (b"$KV.", b"$O.")
 """Subjects below `$` that programs publish to: key-value entries and objects."""
@@ -104,25 +104,65 @@ def is_delivery(frame: Frame) -> bool:
 
 def history(path: Path | str) -> History:
     """Return the history in a recording.  Raises CaptureError where it cannot be read."""
-    found = History()
+    found, reading = History(), _Reading()
     for ref, item in open_capture(path).items():
         if isinstance(item, Frames):
             for one in frames_of(ref, item):
-                _note(found, one)
+                reading.note(found, one)
         elif isinstance(item, CloseRecord) and item.cause != close_reasons.CLIENT_CLOSED:
             found.lost.append(Lost(item.t, ref.segment.connection(item.conn)))
     found.got.sort(key=lambda one: one.t)
+    found.touched.extend(reading.withheld.values())
     return found
 
 
-def _note(found: History, one: CapturedFrame) -> None:
-    frame, passed, whole = one.head, one.out_ordinal is not None, one.frame is not None
-    if frame is None:
-        return
-    if one.in_ordinal is not None and (not passed or not whole or one.delay > MILLISECOND):
-        found.touched.append(Touched(one.t, one.direction, frame))
-    if one.direction == C2S:
+_Ordinal = tuple[ConnectionId, Direction, int]
+
+
+class _Reading:
+    """The frames that came and have not left so far.
+
+    A frame that a rule changed or doubled has a record of its coming, and one for each form in which it left.
+    """
+
+    def __init__(self) -> None:
+        self.withheld: dict[_Ordinal, Touched] = {}
+        self._sent: dict[_Ordinal, int] = {}
+
+    def note(self, found: History, one: CapturedFrame) -> None:
+        """Take a frame into a history."""
+        frame = one.head
+        if frame is None:
+            return
         if one.in_ordinal is not None:
-            found.sent.append(Sent(one.t, one.conn, frame, passed and whole, whole))
-    elif frame.op in MESSAGE_OPS and passed and whole:
-        found.got.append(Got(one.t + one.delay, one.conn, frame, one.in_ordinal is None))
+            self._came(found, one, frame)
+        copy = one.in_ordinal is None and not self._left(found, one)
+        if one.direction == S2C and frame.op in MESSAGE_OPS and _is_through(one):
+            found.got.append(Got(one.t + one.delay, one.conn, frame, copy))
+
+    def _came(self, found: History, one: CapturedFrame, frame: Frame) -> None:
+        assert one.in_ordinal is not None, "it came"
+        key = one.conn, one.direction, one.in_ordinal
+        through = _is_through(one)
+        if not through:
+            self.withheld[key] = Touched(one.t, one.direction, frame)
+        elif one.delay > MILLISECOND:
+            found.touched.append(Touched(one.t, one.direction, frame))
+        if one.direction == C2S:
+            if not through:
+                self._sent[key] = len(found.sent)
+            found.sent.append(Sent(one.t, one.conn, frame, through, one.frame is not None))
+
+    def _left(self, found: History, one: CapturedFrame) -> bool:
+        """Tell whether a frame is the first form in which another one left, and note that it did."""
+        if one.of is None or not _is_through(one):
+            return False
+        key = one.conn, one.direction, one.of
+        if key in self._sent:
+            at = self._sent.pop(key)
+            found.sent[at] = found.sent[at]._replace(passed=True)
+        return self.withheld.pop(key, None) is not None
+
+
+def _is_through(one: CapturedFrame) -> bool:
+    return one.out_ordinal is not None and one.frame is not None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from natsproxy.sweep.history import history
 from natsproxy.sweep.values import Judgement, Run, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from tests.sweep.conversations import capture, deaf, firing, run, trial
@@ -340,3 +341,26 @@ def test_exit_codes_that_differ_are_said(tmp_path: Path) -> None:
     assert (
         judge(found, run(tmp_path / "run.nats.txt", CLEAN, at=1, code=1), trial()).verdict is Verdict.PASSED
     )
+
+
+def test_a_publish_that_the_proxy_doubled_or_changed_went_on(tmp_path: Path) -> None:
+    came = "w > PUB orders.new _INBOX.a.1\n"
+    left = f'{came}  * made here\n  * cause: fault\n  * extra: {{"of": 2}}\n  | one\n'
+    doubled = STORED.replace(
+        f"{came}  | one\n", f"{came}  * not passed\n  * in: 2\n  * cause: fault\n  | one\n{left}{left}"
+    )
+    assert doubled.count("made here") == 2
+    assert judged(tmp_path, STORED, doubled).verdict is Verdict.PASSED
+
+
+def test_the_second_of_two_doubled_messages_is_a_copy(tmp_path: Path) -> None:
+    came = "w < MSG work 1\n"
+    left = f'{came}  * made here\n  * cause: fault\n  * extra: {{"of": 1}}\n  | two\n'
+    doubled = WORKER.replace(
+        f"{came}  | two\n", f"{came}  * not passed\n  * in: 1\n  * cause: fault\n  | two\n{left}{left}"
+    )
+    found = history(capture(tmp_path / "doubled.nats.txt", doubled))
+    assert [one.made for one in found.got] == [False, False, True]
+    assert found.touched == []
+    again = doubled.replace("w closed", "w > PUB done\n  | two\nw closed")
+    assert judged(tmp_path, WORKER, again).verdict is Verdict.PASSED

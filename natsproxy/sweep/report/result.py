@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 from natsproxy import __version__
 from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.findings import Finding
+from natsproxy.sweep.positions import client_of
 from natsproxy.sweep.values import Place, Run, Trial, Verdict
 
 
 class PlaceClass(NamedTuple):
     """Places at which a program should do the same."""
 
+    client: str
     direction: str
     what: str
     about: str
@@ -25,13 +27,15 @@ class PlaceClass(NamedTuple):
     def text(self) -> str:
         """The class in words."""
         about = f" of {self.about}" if self.about else ""
-        return f"{self.direction} {self.what}{about}" + (f", {self.state}" if self.state else "")
+        return f"{self.client} · {self.direction} {self.what}{about}" + (
+            f", {self.state}" if self.state else ""
+        )
 
 
 def class_of(place: Place) -> PlaceClass:
     """Return the class of a place."""
-    position = place.position
-    return PlaceClass(position.direction, position.what, place.of or position.subject, place.state)
+    connection, direction, what, subject, _ = place.position
+    return PlaceClass(client_of(connection), direction, what, place.of or subject, place.state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ def test_junit_has_a_case_for_each_class_and_fault(tmp_path: Path) -> None:
         (case.get("classname"), case.get("name"), [(part.tag, part.get("message")) for part in case])
         for case in suite
     ]
-    where = "c2s PUB of orders.*"
+    where = "worker · c2s PUB of orders.*"
     assert said[1:] == [
         (where, "drop", []),
         (where, "cut", [("skipped", "flaky: because of ")]),
