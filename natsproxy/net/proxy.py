@@ -313,6 +313,11 @@ class Proxy:
         """
         self.relays[conn].control(partial(Control.pause, lasts=lasts))
 
+    def send_held(self) -> None:
+        """Send the frames that rules hold back; those of rules in force go on to be held."""
+        for relay in list(self.relays.values()):
+            relay.control(Control.send_held)
+
     async def ask_client(self, conn: int) -> bool:
         """Send the client of a connection a PING and wait for its PONG, as long as the caller lets it.
 

@@ -47,6 +47,11 @@ class Control:
         """Stop reading from both sides for `lasts` ns; None: until resumed with 0."""
         self._runner.pause(now, until=NEVER if lasts is None else now + lasts)
 
+    def send_held(self, now: int) -> None:
+        """Send the frames that rules hold back, from the next tick on."""
+        for pipe in self._connection.pipes:
+            pipe.outbox.make_due(now)
+
     def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
         """End the connection with an -ERR for the client, after the frame that is being sent to it."""
         if not self._lifecycle.over:

@@ -231,6 +231,13 @@ class Outbox:
         self.bytes = sum(len(piece) + OVERHEAD for piece in self._carry)
         return items
 
+    def make_due(self, now: int) -> None:
+        """Let the items that wait here wait no longer; their order stays."""
+        for item in self._queue:
+            item.due = min(item.due, now)
+        self._by_time[:] = [(min(due, now), number, item) for due, number, item in self._by_time]
+        heapify(self._by_time)
+
     def next_due(self) -> int | None:
         """Return the time (ns) at which an item may go next; None for none."""
         if self._stopped:

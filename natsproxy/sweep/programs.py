@@ -6,6 +6,7 @@ input.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -65,6 +66,11 @@ class Command:
     def name(self) -> str:
         """The first word of the command."""
         return self._arguments[0]
+
+    @property
+    def line(self) -> str:
+        """The command as a shell has it."""
+        return shlex.join(self._arguments)
 
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:

@@ -105,6 +105,10 @@ class _OneRun:
                     raise ConfigError(proxy.unready)
             async with self._restarting(server):
                 await self._program_before(proxy)
+                # What the faults hold is late, and not lost: it arrives before the check.
+                proxy.swap(RuleChain(seed=seed))
+                await proxy.rules_in_force()
+                proxy.send_held()
                 await proxy.drain(_KILLED_DRAIN if self.result.code is None else _DRAIN, answers=False)
             if not self.result.problem:
                 self.result.problem = self._unusable(proxy)

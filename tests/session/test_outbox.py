@@ -117,3 +117,20 @@ def test_released_pieces_of_a_slow_link_are_not_held_for_the_price_of_their_byte
     for now in range(1_000_000_001, 1_000_000_100):
         list(box.slices(now))
     assert (box.bytes, box.active) == (0, True)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.booleans(), st.integers(0, 3)), max_size=20), st.integers(1, 9)
+)
+def test_what_is_made_due_leaves_at_once(puts: list[tuple[int, bool, int]], now: int) -> None:
+    """What may be overtaken leaves in its own order, and so does the rest."""
+    box = Outbox()
+    for name, (due, overtake, defer) in enumerate(puts):
+        box.put(item(name, due, overtake=overtake, defer=defer))
+    box.make_due(now)
+    left = [int(held.parts[0]) for held in box.release(now)]
+    assert sorted(left) == list(range(len(puts)))
+    queued = [name for name, (_, overtake, defer) in enumerate(puts) if not (overtake or defer)]
+    assert [name for name in left if name in queued] == queued
+    assert box.next_due() is None
+    assert (box.bytes, box.frames) == (0, 0)
