@@ -32,8 +32,9 @@ class Fault(NamedTuple):
     """A row.
 
     name: unique.  group: the name that selects it with its variants.  text: why it happens in life, a
-    sentence.  fits: whether it can happen at a place.  make: the rules at a place.  restart: see `Trial`.
-    default: it is tried where nobody names it.
+    sentence.  fits: whether it can happen at a place, and tells more there than another fault.  make: the
+    rules at a place.  restart: see `Trial`.  by_state: the state of the conversation decides what it does,
+    and hardly the frame.  default: it is tried where nobody names it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Fault(NamedTuple):
     fits: Callable[[Place], bool]
     make: Callable[[Place, Timers], Variants]
     restart: str = ""
+    by_state: bool = False
     default: bool = True
 
 
@@ -57,8 +59,13 @@ def _is_message(place: Place) -> bool:
     return what in ROLES or what in ("PUB", "HPUB", "MSG", "HMSG")
 
 
-def _has_payload(place: Place) -> bool:
-    return place.size > 0
+def _to_the_client(place: Place) -> bool:
+    # A server that has got a part of a frame throws it away: a client cannot tell that from no part.
+    return place.position.direction == "s2c"
+
+
+def _brings_payload(place: Place) -> bool:
+    return _to_the_client(place) and place.size > 0
 
 
 def _is_repeated(place: Place) -> bool:
@@ -133,14 +140,15 @@ FAULTS: Final = (
         "cut-head",
         "cut",
         "a connection ends inside a control line: TCP knows no frames, and what had arrived stays",
-        _anywhere,
+        _to_the_client,
         _one("close", at="head"),
+        by_state=True,
     ),
     Fault(
         "cut-payload",
         "cut",
         "a connection ends inside a payload, the larger the payload the likelier",
-        _has_payload,
+        _brings_payload,
         _one("close", at="payload"),
     ),
     Fault(
@@ -172,6 +180,7 @@ FAULTS: Final = (
         "lost",
         _anywhere,
         _one("reset"),
+        by_state=True,
     ),
     Fault(
         "error-409",
@@ -245,6 +254,7 @@ FAULTS: Final = (
         _anywhere,
         _one("close"),
         restart="keep",
+        by_state=True,
     ),
     Fault(
         "restart-lose-memory",
@@ -253,6 +263,7 @@ FAULTS: Final = (
         _is_of_jetstream,
         _one("close"),
         restart="lose",
+        by_state=True,
     ),
 )
 GROUPS: Final = tuple(dict.fromkeys(fault.group for fault in FAULTS))

@@ -1,7 +1,8 @@
 """The order in which trials are made, and which of them: pure functions on lists.
 
 Trials of one fault at places of one class (client, direction, role or op, subject, state) should end alike,
-so one of each class comes first.  Those that tell most come first: what failed last time, then cuts at states
+so one of each class comes first.  For faults of the whole link the frame does not count, but the conversation
+around it.  Those that tell most come first: what failed last time, then cuts at states
 where nothing was cut yet, and lost acks; the longest delays and what a clock decides come last.
 """
 
@@ -13,7 +14,8 @@ from zlib import crc32
 
 from natsproxy.converters import duration
 from natsproxy.protocol.subjects import collide
-from natsproxy.sweep.positions import client_of
+from natsproxy.sweep.faults import FAULTS
+from natsproxy.sweep.positions import client_of, conversation_of
 from natsproxy.sweep.selection import INBOX
 from natsproxy.sweep.trial_facts import trial_key
 from natsproxy.sweep.values import Place, Trial
@@ -31,6 +33,7 @@ _RANKS: Final = {
     "restart-lose-memory": 5.4,
 }
 """By the name of a fault; errors and those that are not here come between `pause` and `reset`."""
+_BY_STATE: Final = frozenset(fault.name for fault in FAULTS if fault.by_state)
 _OTHERS: Final = 4.0
 _NEW: Final = 0.0
 _SEEN: Final = 1.0
@@ -46,8 +49,11 @@ class Plan(NamedTuple):
 
 def class_of(trial: Trial) -> tuple[str, ...]:
     """Return the class of a trial: those of one class should end alike."""
-    connection, direction, what, subject, _ = trial.place.position
-    return trial.fault, trial.after, client_of(connection), direction, what, subject, trial.place.state
+    connection, *frame, _ = trial.place.position
+    told = trial.fault, trial.after, client_of(connection)
+    if trial.fault in _BY_STATE:
+        return *told, conversation_of(trial.place.state)
+    return *told, *frame, trial.place.state
 
 
 def planned(trials: Iterable[Trial], failed: Collection[str] = ()) -> Plan:

@@ -24,7 +24,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.gate import ordinal
 from natsproxy.rules.model.rule import Rule
 from natsproxy.sweep.selection import Selection, pattern, select
-from natsproxy.sweep.state import Consumer, Conversation
+from natsproxy.sweep.state import ANSWERS, Consumer, Conversation
 from natsproxy.sweep.traffic import Arrived, Traffic, traffic
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import C2S
@@ -57,22 +57,31 @@ def places_of(run: Traffic) -> list[Place]:
     for at, ((one, selection, state, of, acked), n) in enumerate(zip(found, numbers, strict=True)):
         kind = one.key, selection, of
         seen[kind] += 1
-        words = [part for part in (_part(seen[kind], kinds[kind]), state) if part]
+        timed = at in by_clock
+        words = BY_CLOCK if timed else ", ".join(filter(None, (_part(seen[kind], kinds[kind]), state)))
         position = Position(one.key, *selection, n)
         frame = one.frame
         reply = bool(frame.reply) and parse_ack(frame.reply) is None
-        timed = at in by_clock
-        made.append(
-            Place(position, ", ".join(words), one.t, one.ordinal, frame.size, reply, timed, of, acked)
-        )
+        made.append(Place(position, words, one.t, one.ordinal, frame.size, reply, timed, of, acked))
     return made
 
 
+PARTS: Final = ("only", "first", "between", "last")
+"""The places of a frame among those of its kind, the first word of a state."""
+BY_CLOCK: Final = "by the clock"
+"""The state of a frame that a timer decides: it comes at any other."""
+
+
 def _part(number: int, count: int) -> str:
-    """Return where a frame stands among those of its kind."""
     if number == 1:
         return "first" if count > 1 else "only"
     return "last" if number == count else "between"
+
+
+def conversation_of(state: str) -> str:
+    """Return the part of a state that is not about its frame: the same for all frames there."""
+    words = state.split(", ")
+    return ", ".join(word for word in words if word not in PARTS and not word.startswith(ANSWERS))
 
 
 # -- the conversations

@@ -24,6 +24,7 @@ from natsproxy.wire.ops import C2S, KEEP_ALIVES, MESSAGE_OPS, Op
 
 SILENT: Final = 200_000_000
 """ns; a PING of a client that has sent nothing for so long is one of its timer; a flush follows a message."""
+ANSWERS: Final = "answers "
 _GRACE: Final = 100_000_000
 """ns from the expiry of a pull to the arrival of its status."""
 _EMPTY: Final = (404, 408)
@@ -98,7 +99,7 @@ class Conversation:
             *((f"{_few(count)} {what} open", count) for what, count in sorted(asking.items())),
             (f"{_few(live)} subscribed", live),
             (f"{_few(len(self._unacked))} unacked", self._unacked),
-            (f"answers {request}", request and request != selection.subject),
+            (f"{ANSWERS}{request}", request and request != selection.subject),
         ]
         return ", ".join(word for word, there in words if there)
 

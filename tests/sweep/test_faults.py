@@ -60,6 +60,13 @@ def test_only_messages_are_lost_alone(route: tuple[str, str], lost: bool) -> Non
     assert ("drop" in offered(place(*route))) == lost
 
 
+def test_a_part_of_a_frame_is_for_clients_only() -> None:
+    cuts = {"cut", "cut-head", "cut-payload"}
+    assert offered(place("s2c", "MSG", "orders.*", size=5)) & cuts == cuts
+    assert offered(place("s2c", "MSG", "orders.*")) & cuts == {"cut", "cut-head"}
+    assert offered(place("c2s", "PUB", "orders.*", size=5)) & cuts == {"cut"}
+
+
 def test_only_what_asks_is_repeated() -> None:
     assert "duplicate" in offered(place("c2s", "PUB", "orders.*", reply=True))
     assert "duplicate" not in offered(place("c2s", "PUB", "orders.*"))

@@ -92,6 +92,14 @@ def test_places_of_a_class_follow_only_behind_all_classes() -> None:
     assert planned(trials(apart, ["drop"])).others == []
 
 
+def test_a_reset_is_tried_once_at_each_state() -> None:
+    states = ("first, login", "last, login", "only, 1 subscribed, answers time.now", "last, 1 subscribed")
+    places = [place(what, 1, state, subject="orders.*") for state in states for what in ("PUB", "SUB")]
+    plan = planned(trials(places, ["reset"]))
+    assert [trial.place.state for trial in plan.first] == [states[0], states[2]]
+    assert len(planned(trials(places, ["cut"])).first) == 8
+
+
 def test_what_failed_last_time_comes_before_all_classes() -> None:
     made = trials([place("PUB", n, "between", subject="orders.*") for n in (1, 2, 3)], ["drop"])
     plan = planned(made, {trial_key(made[2])})
