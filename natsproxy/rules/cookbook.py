@@ -76,28 +76,17 @@ every = 10
     Recipe(
         "cut-in-mid-message",
         "The connection ends in the middle of a message.",
-        "The fourth message breaks off after 40 bytes, with the fifth the connection ends; both are lost.",
+        "Of the fourth message half of the payload arrives, then the connection ends; the message is lost.",
         """
 [[rules]]
-name = "forty bytes of the fourth"
-kind = "slice"
-op = ["MSG", "HMSG"]
-subject = "orders.>"
-direction = "s2c"
-after = 2
-limit = 1
-size = 40
-delay = "60s"
-per = "proxy"
-
-[[rules]]
-name = "end at the fifth"
+name = "half of the fourth"
 kind = "close"
 op = ["MSG", "HMSG"]
 subject = "orders.>"
 direction = "s2c"
-after = 4
+after = 3
 limit = 1
+at = "payload"
 per = "proxy"
 """,
     ),

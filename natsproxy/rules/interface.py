@@ -137,7 +137,7 @@ class Decision(NamedTuple):
     close: end the connection (after answering); `out` is the frame without that, of which `close.at` says how
     much goes on.  cause: the rule that acted last, for records.  firings: in order; the session fills in
     their ordinal.  conditions_changed: a link rule came into force with this frame: ask for `conditions`
-    again.
+    again, before it goes on.
     """
 
     out: tuple[bytes, ...] | None = None

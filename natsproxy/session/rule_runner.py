@@ -27,12 +27,12 @@ from natsproxy.session.actions import Emit
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import PLAIN
-from natsproxy.session.phase import PipeEvent, PipePhase
+from natsproxy.session.phase import Phase, PipeEvent, PipePhase
 from natsproxy.session.subscriptions import STATE_OPS
 from natsproxy.session.values import WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, OPS, S2C, Op
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, S2C, Op
 from natsproxy.wire.scanner import byte_table
 
 NEVER: Final = 1 << 63
@@ -226,6 +226,12 @@ class RuleRunner:
             self.close(pipe, close, now)
             return
         passes = decision.out is None or len(decision.out) > 0
+        if decision.conditions_changed:  # the frame is the first to meet them
+            self.update_conditions(now)
+            if pipe.swallowing and self.swallow(pipe, frame, ordinal, now):
+                self._subscriptions.dropped(frame)  # the scanner has counted it as delivered
+                return
+            passes = passes and pipe.phase < PipePhase.FINISHED
         self.keep_in_step(pipe, frame, passes, decision.upstream_subject, now)
         if decision.before:
             pipe.inject(decision.before, 1 << frame.op, now, decision.cause)
@@ -245,12 +251,31 @@ class RuleRunner:
             answer += encode.OK
         if answer:
             self._answer(pipe, answer, now)
-        # Last: a link that stops or swallows does so after this frame.
-        if decision.conditions_changed:
-            self.update_conditions(now)
         if close is not None:
             pipe.flush(now)
             self.close(pipe, close, now)
+
+    def swallow(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Swallow a message, or answer a PING in the server's place; return whether the frame was either.
+
+        Frames that change the state of the connection pass: both sides must stay in sync.
+        """
+        if frame.op in MESSAGE_OPS:
+            self._subscriptions.lost(frame)
+            pipe.drop(frame, ordinal, now, "swallow")
+            self.answer_oks(pipe, 1, now)
+            return True
+        # The first PING goes to the server: its PONG says that the login is good.
+        if pipe.direction == C2S and frame.op == Op.PING and self._lifecycle.phase is Phase.READY:
+            pipe.drop(frame, ordinal, now, "swallow")
+            self._fences.answer_suspended(encode.PONG, now)
+            return True
+        return False
+
+    def answer_oks(self, pipe: DirectionPipe, frames: int, now: int) -> None:
+        """Answer swallowed frames of a verbose client."""
+        if pipe.direction == C2S and self._connection.connect.verbose:
+            self._fences.answer_suspended(encode.OK * frames, now)
 
     def _emit_numbered(self, firings: tuple[Firing, ...], ordinal: int) -> None:
         for f in firings:

@@ -324,7 +324,7 @@ class Session:
         handler = HANDLERS.get((pipe.direction, frame.op))
         if handler is not None and not handler(self, pipe, frame, ordinal, now):
             return
-        if pipe.swallowing and self._swallow(pipe, frame, ordinal, now):
+        if pipe.swallowing and self.runner.swallow(pipe, frame, ordinal, now):
             return
         if frame.header_size > LONG:
             pipe.deciding = Deciding(frame, ordinal, self.runner.steps(pipe, frame, now))
@@ -521,28 +521,7 @@ class Session:
     def _swallow_run(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
         """Swallow a run of messages; first: the ordinal of its first frame."""
         pipe.lose(run, first, now)
-        self._answer_oks(pipe, run.frames, now)
-
-    def _swallow(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        """Swallow a message, or answer a PING in the server's place; return whether the frame was either.
-
-        Frames that change the state of the connection pass: both sides must stay in sync.
-        """
-        if frame.op in MESSAGE_OPS:
-            self._subscriptions.lost(frame)
-            pipe.drop(frame, ordinal, now, "swallow")
-            self._answer_oks(pipe, 1, now)
-            return True
-        # The first PING goes to the server: its PONG says that the login is good.
-        if pipe.direction == C2S and frame.op == Op.PING and self._lifecycle.phase is Phase.READY:
-            pipe.drop(frame, ordinal, now, "swallow")
-            self._fences.answer_suspended(encode.PONG, now)
-            return True
-        return False
-
-    def _answer_oks(self, pipe: DirectionPipe, frames: int, now: int) -> None:
-        if pipe.direction == C2S and self.connection.connect.verbose:
-            self._fences.answer_suspended(encode.OK * frames, now)
+        self.runner.answer_oks(pipe, run.frames, now)
 
     # -- streams that cannot be framed
 
@@ -623,9 +602,11 @@ class Session:
 
     def _end_if_sent(self) -> None:
         """End the connection if the server's stream is over and the client has all of it."""
-        s2c = self.pipes[S2C]
+        c2s, s2c = self.pipes
         self._check_at = None  # frames that still wait have times of their own
-        if s2c.ended and not s2c.outbox.waiting:
+        # Both peers have ended, and what waits never goes out.
+        stuck = c2s.ended and s2c.outbox.conditions.paused and self.runner.next_due is None
+        if s2c.ended and (stuck or not s2c.outbox.waiting):
             self._end_by_server()
 
     def _end_by_server(self) -> None:

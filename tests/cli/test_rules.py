@@ -298,7 +298,7 @@ def test_an_unknown_word_is_reported() -> None:
             ['per: the scope of counts and times  ["connection"]', "\n  proxy        all connections count"],
         ),
         ("limit", ["without it: any number", "limit = 1 fires again after a reconnect"]),
-        ("after", ["what lasts (pause, slice, ...) begins behind it  [0]"]),
+        ("after", ["what lasts (pause, slice, ...) begins with that frame  [0]"]),
         ("reorder", ['how long it waits for them at most  ["1s"]']),
         ("close", ["a direction alone selects none"]),
     ],

@@ -73,7 +73,7 @@ def test_swallowed_messages_are_not_counted() -> None:
     assert (
         play.session.connection.subscriptions.delivered(play.session.connection.subs[b"1"])
         == play.to_client.count(b"MSG")
-        == 3
+        == 2
     )
 
 

@@ -59,7 +59,7 @@ async def test_swallowed_messages_are_gone_and_the_link_goes_on(nats_server: Nat
         assert [(await subscription.next_msg(5)).data for _ in range(2)] == [b"first", b"last"]
         await nc.close()
 
-    text = rule("swallow", 'direction = "c2s"', 'op = "PUB"', "first = 1", 'lasts = "300ms"')
+    text = rule("swallow", 'direction = "c2s"', 'op = "PUB"', "after = 1", "limit = 1", 'lasts = "300ms"')
     await through(nats_server.port, text, program)
 
 

@@ -3,9 +3,9 @@
 Theory
 1. A link rule without a frame selector is about connections: its gate decides once, when the connection is
    bound, and `between` is the window in which it is in force.  One with a frame selector comes into force at
-   the frame that fires it.  `lasts` ends either.
-2. The conditions of a link are the sum of the rules in force on its direction.  An action that a rule takes
-   once, when it comes into force (injected frames, a close), is returned by `due`.
+   the frame that fires it, which is the first to meet it.  `lasts` ends either.
+2. The conditions of a link are the sum of the rules in force on its direction, or on both.  An action that a
+   rule takes once, when it comes into force (injected frames, a close), is returned by `due`.
 3. A rule loaded later is in force at once on the connections that are already open.  A window is counted from
    the start of the connection or, if that is later, from when the rule came into force on it; with `per =
    "proxy"`, and where its times begin with `+`, from when the rule came into force.  A connection that opens
@@ -111,7 +111,7 @@ class LinkRules:
         conditions: LinkConditions | None = None
         changes: list[int] = []
         for rule, window in self._windows.items():
-            if window is None or direction not in rule.selector.directions:
+            if window is None or not (window.action.both or direction in rule.selector.directions):
                 continue
             if window.contains(now):
                 conditions = window.action.apply(conditions or LinkConditions(), now - window.begins)

@@ -107,8 +107,8 @@ GATE: Final = (
         "after",
         values.natural,
         0,
-        "not the first n matches: drop, close and the like act on match n + 1, and what lasts (pause, slice, "
-        "...) begins behind it",
+        "not the first n matches: match n + 1 is the first on which the rule acts, and what lasts (pause, "
+        "slice, ...) begins with that frame",
         "after = 9",
     ),
     Setting(

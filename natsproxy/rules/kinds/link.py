@@ -1,8 +1,8 @@
 """The shared part of the kinds that put conditions on a link: they differ in one line each.
 
-Such a rule is in force from just after the frame that starts it, or from the start of `between`, for `lasts`
-or to the end of the window.  The frame that starts it passes: with `after = 2` the third one
-starts it, and the fourth is the first that meets it.  None of them closes a connection.
+Such a rule is in force from the frame that starts it, which is the first to meet it, or from the start of
+`between`, for `lasts` or to the end of the window.  With `after = 2` the third frame starts it.  None of them
+closes a connection.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class LinkCondition(LinkAction):
         self.label = label
         self.settings = settings
         self.lasts = settings.get("lasts")
+        self.both = settings.get("both", False)
         self._change = change
 
     def apply(self, conditions: LinkConditions, age: int) -> LinkConditions:
@@ -47,12 +48,16 @@ def link_kind(
     """Return a kind that puts a condition on links.  direction: the default, None for both."""
 
     def make(given: Mapping[str, Any], selector: Selector) -> Action:
+        if given.get("both") and not selector.ops:
+            raise ValueError(
+                "both is for a rule that a frame starts: name an op or a role, or leave direction out"
+            )
         return LinkCondition(name, change, given)
 
     lasts = Setting(
         "lasts",
         values.above_zero(values.duration),
         None,
-        "how long, from behind the frame that starts it; without it: to the end",
+        "how long, from the frame that starts it; without it: to the end",
     )
     return Kind(name, text, make, example, (*settings, lasts), ops=0, direction=direction)

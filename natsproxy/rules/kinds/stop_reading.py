@@ -1,7 +1,8 @@
 """stop_reading: the proxy stops reading from the sender, whose socket buffers fill up.
 
 A server sees a slow consumer: it closes the connection, in the middle of a frame and without an -ERR, once
-its `write_deadline` (10 s) is over or `max_pending` (64 MiB) is used up.
+its `write_deadline` (10 s) is over or `max_pending` (64 MiB) is used up.  The frame that starts it was read,
+and passes.
 """
 
 from __future__ import annotations

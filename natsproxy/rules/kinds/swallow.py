@@ -30,7 +30,7 @@ kind = "swallow"
 direction = "c2s"
 op = "PUB"
 subject = "orders.>"
-after = 9
+after = 10
 limit = 1
 lasts = "3s"
 """,

@@ -145,6 +145,8 @@ class LinkAction(Action):
     """The delay in its firing (ns)."""
     opening: str = ""
     """The treatment of a new connection (see `ConnectionRules.opening`), `""` to serve it."""
+    both: bool = False
+    """It is in force in both directions, whatever the selector says."""
     lasting: bool = False
     """It puts conditions on the link (`apply`), and so acts on later frames as well."""
 

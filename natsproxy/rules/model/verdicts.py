@@ -62,7 +62,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class StartCondition:
-    """Pass the frame; a link rule has come into force with it (see `rules/engine/link_rules.py`)."""
+    """A link rule comes into force with the frame, which is the first to meet it (`engine/link_rules.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from natsproxy.errors import ConfigError
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.actions import Action, Send
+from natsproxy.session import close_reasons
+from natsproxy.session.actions import Action, End, Send
 from natsproxy.session.session import Session
 from natsproxy.session.values import SessionSettings
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import MS, FakeView, S, Wire
+from tests.session.playbook import Playbook
 
 PAUSE = '[[rules]]\nname = "p"\nkind = "pause"\n'
 OTHER = PAUSE.replace('"p"', '"other"')
@@ -87,7 +90,7 @@ def test_a_frame_begins_it_anew() -> None:
 
 
 def test_frames_before_the_one_that_starts_a_rule_are_not_held_up() -> None:
-    """Nor is that one, though all came in one read."""
+    """That one is, though all came in one read."""
     chain = RuleChain(load(PAUSE + 'op = "MSG"\nafter = 1\nlimit = 1\n', KINDS))
     session = Session(SessionSettings(), chain, conn=1, ordinal=1, address="", record=False, now=0)
     session.receive(S2C, b'INFO {"headers":true,"max_payload":99} \r\n', 0)
@@ -95,7 +98,60 @@ def test_frames_before_the_one_that_starts_a_rule_are_not_held_up() -> None:
     messages = [b"MSG a 1 1\r\n%d\r\n" % number for number in range(3)]
     actions = session.receive(S2C, b"".join(messages), 0)
     sent = [bytes(action.data) for action in actions if isinstance(action, Send) and action.direction == S2C]
-    assert b"".join(sent) == b"".join(messages[:2])
+    assert b"".join(sent) == messages[0]
+
+
+HALF_OPEN = PAUSE + 'op = "{}"\nafter = 1\nlimit = 1\nboth = true\n'
+
+
+@pytest.mark.parametrize("op", ["PUB", "MSG"])
+def test_a_frame_of_either_direction_stops_both(op: str) -> None:
+    """It is the first that is lost in the silence; the ends of the peers are not told either."""
+    play = Playbook(RuleChain(load(HALF_OPEN.format(op), KINDS))).greeted()
+    publish, message = b"PUB b 1\r\nx\r\n", b"MSG a 1 1\r\nx\r\n"
+    (play.client if op == "PUB" else play.server)((publish if op == "PUB" else message) * 2)
+    assert play.to_server + play.to_client == (publish if op == "PUB" else message)
+    play.client(publish + b"PING\r\n").server(message + b"PING\r\n").at(600 * S)
+    play.nothing()
+    play.eof(C2S).at(700 * S)
+    assert (play.finished, play.end) == ([], None)
+    play.eof(S2C).at(800 * S)
+    assert (play.finished, play.end) == ([], End(close_reasons.CLIENT_CLOSED))
+    assert play.session.next_tick() is None
+
+
+def test_a_half_open_link_comes_back() -> None:
+    play = Playbook(RuleChain(load(HALF_OPEN.format("MSG") + 'lasts = "5s"\n', KINDS))).greeted()
+    message = b"MSG a 1 1\r\nx\r\n"
+    play.server(message + message).client(b"PING\r\n")
+    assert (play.to_client, play.to_server) == (message, b"")
+    play.at(5 * S)
+    assert (play.to_client, play.to_server) == (message, b"PING\r\n")
+
+
+def test_both_is_for_a_rule_that_a_frame_starts() -> None:
+    with pytest.raises(ConfigError, match="both is for a rule that a frame starts"):
+        load(PAUSE + 'direction = "c2s"\nboth = true\n', KINDS)
+
+
+@pytest.mark.parametrize("op", ["PUB", "PING", "SUB"])
+def test_the_frame_that_starts_it_meets_a_half_close(op: str) -> None:
+    rules = f'[[rules]]\nname = "h"\nkind = "half_close"\ndirection = "c2s"\nop = "{op}"\nafter = 1\n'
+    play = Playbook(RuleChain(load(rules, KINDS))).greeted()
+    frame = {"PUB": b"PUB b 0\r\n\r\n", "PING": b"PING\r\n", "SUB": b"SUB a 1\r\n"}[op]
+    play.client(frame * (2 - (op == "PING"))).at(0)
+    assert (play.to_server, play.finished) == (frame if op != "PING" else b"", [C2S])
+    assert play.records[-1].out_first is None
+    assert len(play.session.connection.subs) == (op == "SUB")
+
+
+def test_the_message_that_starts_it_is_swallowed_and_a_subscription_is_not() -> None:
+    rules = '[[rules]]\nname = "s"\nkind = "swallow"\ndirection = "c2s"\nop = ["PUB", "SUB"]\nlimit = 1\n'
+    play = Playbook(RuleChain(load(rules, KINDS))).greeted().client(b"PUB a 0\r\n\r\nPUB b 0\r\n\r\n")
+    play.nothing()
+    play = Playbook(RuleChain(load(rules, KINDS))).greeted().client(b"SUB a 1\r\nPUB b 0\r\n\r\n")
+    play.at(0)
+    assert play.to_server == b"SUB a 1\r\n"
 
 
 def test_a_late_link_sends_everything_in_order_at_its_time() -> None:
