@@ -11,7 +11,7 @@ nothing is.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -172,21 +172,17 @@ def _equal(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, in
 
 def _agreeing(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, int]]:
     matcher = Matcher(IdentifierMap(), rules.options)
-    rows: defaultdict[str, dict[int, Frame]] = defaultdict(dict)
-    shapes: dict[int, int] = {}
+    rows: defaultdict[str, _Row] = defaultdict(_Row)
     for number, one in left.items():
         if (name := group(one)) not in rules.by_number:
-            rows[name][number] = _bare(one.frame)
-            shapes[number] = shape_of(one.frame)
+            rows[name].add(number, one.frame)
     found = []
     for number, one in _passed_first(right):
-        row = rows.get(group(one), {}) if one.whole else {}
-        shape = shape_of(one.frame) if row else 0
-        alike = islice((n for n in row if shapes[n] == shape), _ALIKE)
-        others = islice((n for n in row if shapes[n] != shape), _OTHERS)
+        if not one.whole or (name := group(one)) not in rows:
+            continue
         best: tuple[int, int, LearnedPairs] | None = None
-        for candidate in (*alike, *others):
-            lesson = matcher.agree(row[candidate], _bare(one.frame))
+        for candidate, frame in rows[name].candidates(one.frame):
+            lesson = matcher.agree(frame, _bare(one.frame))
             if lesson is None:
                 continue
             news = sum(a != b for a, b in lesson.live.items())
@@ -196,9 +192,35 @@ def _agreeing(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int,
                 break
         if best is not None:
             matcher.identifiers.learn(best[2])
-            del row[best[1]]
+            rows[name].remove(best[1])
             found.append((best[1], number))
     return found
+
+
+class _Row:
+    """The publishes of a row, by their form."""
+
+    def __init__(self) -> None:
+        # Ordered dicts: the first ones of thousands go first, and a plain dict would pass over their places.
+        self._by_shape: defaultdict[int, OrderedDict[int, Frame]] = defaultdict(OrderedDict)
+        self._shapes: dict[int, int] = {}
+
+    def add(self, number: int, frame: Frame) -> None:
+        self._shapes[number] = shape = shape_of(frame)
+        self._by_shape[shape][number] = _bare(frame)
+
+    def remove(self, number: int) -> None:
+        shape = self._shapes[number]
+        del self._by_shape[shape][number]
+        if not self._by_shape[shape]:
+            del self._by_shape[shape]
+
+    def candidates(self, frame: Frame) -> list[tuple[int, Frame]]:
+        """Return those that may agree with a frame, those of its form first."""
+        shape = shape_of(frame)
+        alike = islice(self._by_shape.get(shape, {}).items(), _ALIKE)
+        others = (one for other, frames in self._by_shape.items() if other != shape for one in frames.items())
+        return [*alike, *islice(others, _OTHERS)]
 
 
 def _by_number(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, int]]:

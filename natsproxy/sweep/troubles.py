@@ -8,16 +8,18 @@ copy, one of these came:
 - a message came again: redelivered by JetStream, made by a rule, or sent again by its peer.
 
 Core NATS delivers at most once.  A message of it that was withheld or held may be gone, and with it whatever
-the program makes of it.  JetStream keeps its messages and delivers them again: they are no such excuse, and
-neither are publishes that it acknowledges, or its API.
+the program makes of it.  JetStream keeps its messages: one that the program has not acknowledged comes again,
+perhaps in a later run, and until then what is made of it is not lost.  One that it has acknowledged, or that
+needs no ack, is no such excuse, and neither are publishes that JetStream acknowledges, or its API.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection
 from functools import cached_property
+from itertools import accumulate
 from typing import Final
 
 from natsproxy.events import Firing
@@ -32,6 +34,7 @@ from natsproxy.wire.ops import C2S, Op
 _PUBLISHES: Final = (Op.PUB, Op.HPUB)
 _API_ANSWER: Final = b'{"type":"io.nats.jetstream.api.'
 _NEVER: Final = 1 << 62
+_DONE: Final = (AckKind.ACK, AckKind.NEXT, AckKind.TERM)
 Key = tuple[object, ...]
 
 
@@ -76,6 +79,16 @@ def _is_stored(frame: Frame) -> bool:
     return ack is not None and ack.error is None
 
 
+def acked(history: History) -> dict[bytes, set[int]]:
+    """Return the sequences of the messages with which a program was done, by stream."""
+    found: dict[bytes, set[int]] = {}
+    for one in history.sent:
+        ack = parse_ack(one.frame.subject)
+        if ack is not None and ack_kind(one.frame.body) in _DONE:
+            found.setdefault(ack.stream, set()).add(ack.stream_seq)
+    return found
+
+
 def inputs(history: History) -> list[tuple[Key, Got]]:
     """Return the messages that clients got, other than statuses, each with what it has in every run."""
     return [(_key(one.frame), one) for one in history.got if not one.status]
@@ -113,13 +126,23 @@ class Troubles:
 
     def failed_between(self, first: int, then: int) -> bool:
         """Tell whether, between two times, a connection was lost or what a program waits for did not come."""
-        return self._lost(first, then) or self._unanswered(first, then) or self._missed(then)
+        return (
+            _any_between(self.losses, first, then)
+            or _any_between(self._errors, first, then)
+            or self._unanswered(first, then)
+            or self._missed <= then
+        )
 
-    def _missed(self, then: int) -> bool:
-        return any(one.t <= then and _is_of_application(one) for one in self._run.touched)
+    @cached_property
+    def _missed(self) -> int:
+        """When the first message of the application was withheld or held, in ns."""
+        return min((one.t for one in self._run.touched if _is_of_application(one)), default=_NEVER)
 
-    def _lost(self, first: int, then: int) -> bool:
-        return any(first <= t <= then for t in self.losses)
+    def _unanswered(self, first: int, then: int) -> bool:
+        """Tell whether an answer was late between two times."""
+        sent, known = self._open
+        count = bisect_left(sent, then - self._patience)
+        return count > 0 and known[count - 1] >= first
 
     @cached_property
     def losses(self) -> list[int]:
@@ -128,24 +151,23 @@ class Troubles:
         made = [one.t for one in self._run.sent if one.frame.op == Op.CONNECT and one.t > self.at]
         return sorted([*ended, *made, *self._links])
 
-    def _unanswered(self, first: int, then: int) -> bool:
-        return any(sent + self._patience < then and first <= known for sent, known in self._open) or any(
-            first <= t <= then for t in self._errors
-        )
-
     @cached_property
-    def _open(self) -> list[tuple[int, int]]:
-        """The requests whose answers came late or not at all: when they were sent and answered."""
-        times = (
+    def _open(self) -> tuple[list[int], list[int]]:
+        """The requests whose answers came late or not at all, by time.
+
+        Returned are when each was sent, and when the last answer to it or an earlier one came, in ns.
+        """
+        times = sorted(
             (one.t, self._answers[one.frame.reply].t if one.frame.reply in self._answers else _NEVER)
             for one in self._run.sent
             if is_request(one.frame)
         )
-        return [(sent, known) for sent, known in times if known - sent > self._patience]
+        late = [(sent, known) for sent, known in times if known - sent > self._patience]
+        return [sent for sent, _ in late], list(accumulate((known for _, known in late), max))
 
     @cached_property
     def _errors(self) -> list[int]:
-        return [one.t for one in self._answers.values() if _is_error(one)]
+        return sorted(one.t for one in self._answers.values() if _is_error(one))
 
     @cached_property
     def _answers(self) -> dict[bytes, Got]:
@@ -171,27 +193,63 @@ class Troubles:
 
     def inputs_in_order(self, then: int) -> bool:
         """Tell whether the messages until a time came in the order of the baseline."""
+        return then < self._disorder
+
+    @cached_property
+    def _disorder(self) -> int:
+        """When the first message came that the baseline has earlier, or not at all; in ns."""
         places = {key: n for n, (key, _) in enumerate(inputs(self._baseline))}
-        came = [places.get(key, -1) for key, one in inputs(self._run) if one.t <= then]
-        return -1 not in came and came == sorted(came)
+        last = -1
+        for key, one in inputs(self._run):
+            place = places.get(key, -1)
+            if place < last or place < 0:
+                return one.t
+            last = place
+        return _NEVER
 
     # -- reasons to do less
 
-    def took_core_message(self) -> bool:
-        """Tell whether a message that core NATS does not promise may be gone."""
-        return bool(self.losses) or any(map(self._is_core, self._run.touched))
+    def may_lack(self, one: Sent) -> bool:
+        """Tell whether the messages that a publish of a clean run was made of may have been lost by right."""
+        if self._published_core and self._first_input <= one.t:
+            return True
+        return (bool(self.losses) or self._got_core) and self._first_core_input <= one.t
 
-    def _is_core(self, one: Touched) -> bool:
-        frame = one.frame
-        if one.direction == C2S:
-            if frame.op in _PUBLISHES:
-                return not frame.subject.startswith(b"$JS.") and group_of(frame.subject) not in self._stored
-            return frame.op == Op.SUB
-        return frame.op in (Op.MSG, Op.HMSG) and is_core_message(frame)
+    @cached_property
+    def _first_input(self) -> int:
+        return min((got.t for got in self._baseline.got if not got.status), default=_NEVER)
+
+    @cached_property
+    def _first_core_input(self) -> int:
+        return min((got.t for got in self._baseline.got if is_core_message(got.frame)), default=_NEVER)
+
+    @cached_property
+    def _published_core(self) -> bool:
+        """True if a rule took or held what core NATS would have carried to a stream or a subscriber."""
+        return any(
+            one.direction == C2S
+            and (
+                one.frame.op == Op.SUB
+                or (one.frame.op in _PUBLISHES and not one.frame.subject.startswith(b"$JS."))
+            )
+            and group_of(one.frame.subject) not in self._stored
+            for one in self._run.touched
+        )
+
+    @cached_property
+    def _got_core(self) -> bool:
+        return any(
+            one.direction != C2S and one.frame.op in (Op.MSG, Op.HMSG) and is_core_message(one.frame)
+            for one in self._run.touched
+        )
 
     def may_have_lost(self, one: Sent) -> bool:
         """Tell whether a publish of a clean run, which core NATS carries, may be gone with a connection."""
         return bool(self.losses) and group(one) not in self._stored
+
+
+def _any_between(times: list[int], first: int, then: int) -> bool:
+    return bisect_left(times, first) < bisect_right(times, then)
 
 
 def is_core_message(frame: Frame) -> bool:
@@ -201,11 +259,6 @@ def is_core_message(frame: Frame) -> bool:
     if frame.header_size and headers.parse(frame.headers).code:
         return False
     return publish_ack(frame.body) is None and not frame.body.startswith(_API_ANSWER)
-
-
-def got_core_before(history: History, t: int) -> bool:
-    """Tell whether clients got a message of core NATS before a time."""
-    return any(one.t <= t and is_core_message(one.frame) for one in history.got)
 
 
 def _is_of_application(one: Touched) -> bool:

@@ -12,7 +12,8 @@
 5. The exit code as before, but its publishes differ (`published.py` says what is compared): wrong.
    - Lost: a clean run published it and this one did not, or the fault took it, JetStream never acknowledged
      it, and the program did not send it again.  What core NATS carries comes at most once, so it is not
-     lost where a connection was, nor is what a program makes of such a message (`troubles.py`).
+     lost where a connection was, nor is what a program makes of such a message, or of one of JetStream that
+     it has not acknowledged yet (`troubles.py`).
    - Twice, and no rule took one: unless the program had a reason to send it again (`troubles.py`), or
      JetStream drops the copy by its Nats-Msg-Id.  A message that came again explains one copy per subject.
    - Another one in its place: a subject has messages which no clean run has, and misses some.  Further ones
@@ -27,13 +28,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 from natsproxy.events import Firing
 from natsproxy.protocol import headers
-from natsproxy.protocol.jetstream import ACK_PREFIX, AckKind, ack_kind, parse_ack
+from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.protocol.meaning import shown
 from natsproxy.sweep import published, troubles
 from natsproxy.sweep.history import History, Sent, group, history
@@ -56,11 +57,12 @@ _NAMES: Final = 3
 class Baseline:
     """The clean runs of a program, and what they have in common.
 
-    codes: exit codes.  checks: of the user's check, code and output, where all runs have the same.  first:
-    the history of the first run, which others are compared with.  comparable: see `published.py`.  unordered,
-    by_clock: subjects whose messages have no order, and those that a clock sends.  stored: those that
-    JetStream acknowledges.  acking: streams whose messages are acked.  slowest: ns that an
-    answer took.  differs: a sentence for each thing in which the runs differ, and which is not compared.
+    codes: exit codes.  first: the history of the first run, which others are compared with; published: its
+    publishes.  comparable: see `published.py`.  check_code, check_output: of the user's check; None where
+    there is none, or clean runs differ.  unordered: rows whose messages have no order.  by_clock: subjects
+    of messages that a clock sends.  contents: the number of messages by subject and payload.  stored: rows
+    that JetStream acknowledges.  acked: the number of messages with which the program was done, by stream.
+    slowest: ns that an answer took.  differs: a sentence for each thing in which the runs differ, and which is not compared.
     """
 
     runs: list[Run]
@@ -68,14 +70,15 @@ class Baseline:
     first: History
     published: list[Sent]
     comparable: Comparable
-    check_code: int | None = None
-    check_output: str | None = None
-    unordered: set[bytes] = field(default_factory=set)
-    by_clock: set[bytes] = field(default_factory=set)
-    stored: set[str] = field(default_factory=set)
-    acking: set[bytes] = field(default_factory=set)
-    slowest: int = 0
-    differs: list[str] = field(default_factory=list)
+    check_code: int | None
+    check_output: str | None
+    unordered: set[str]
+    by_clock: set[bytes]
+    contents: Counter[tuple[bytes, bytes]]
+    stored: set[str]
+    acked: dict[bytes, int]
+    slowest: int
+    differs: list[str]
 
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Baseline:
@@ -83,37 +86,44 @@ class Baseline:
         histories = [history(run.capture) for run in runs]
         publishes = [one.published for one in histories]
         comparable = published.learn(publishes)
-        first, differs = runs[0], []
-        codes = {run.code for run in runs}
-        if len(codes) > 1:
-            texts = sorted("it did not end" if code is None else str(code) for code in codes)
-            differs.append(f"the exit code differs between clean runs: {', '.join(texts)}")
-        outputs = {run.check_output for run in runs}
-        if len({run.check_code for run in runs}) > 1:
-            differs.append("the exit code of the check differs between clean runs")
-        elif len(outputs) > 1:
-            differs.append("the output of the check differs between clean runs")
-        same_check = len({run.check_code for run in runs}) == 1
+        check_codes, outputs = {run.check_code for run in runs}, {run.check_output for run in runs}
         return cls(
-            list(runs),
-            codes,
-            histories[0],
-            publishes[0],
-            comparable,
-            first.check_code if same_check else None,
-            first.check_output if same_check and len(outputs) == 1 else None,
-            {
-                publishes[0][pairs.partner[at]].frame.subject
-                for other in publishes[1:]
-                for pairs in (published.pair(publishes[0], other, comparable),)
-                for at in published.out_of_order(pairs, publishes[0], other)
-            },
-            set(_sent_by_clock(publishes[0])),
-            set().union(*map(troubles.stored, histories)),
-            set().union(*map(_acked_streams, histories)),
-            max(map(troubles.slowest_answer, histories)),
-            differs + comparable.said,
+            runs=list(runs),
+            codes={run.code for run in runs},
+            first=histories[0],
+            published=publishes[0],
+            comparable=comparable,
+            check_code=runs[0].check_code if len(check_codes) == 1 else None,
+            check_output=runs[0].check_output if len(check_codes) == len(outputs) == 1 else None,
+            unordered=set(_unordered(publishes, comparable)),
+            by_clock=set(_sent_by_clock(publishes[0])),
+            contents=Counter((one.frame.subject, one.frame.body) for one in publishes[0]),
+            stored=set().union(*map(troubles.stored, histories)),
+            acked={stream: len(found) for stream, found in troubles.acked(histories[0]).items()},
+            slowest=max(map(troubles.slowest_answer, histories)),
+            differs=[*_differences(runs), *comparable.said],
         )
+
+
+def _differences(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield what differs between clean runs, other than their publishes."""
+    codes = {run.code for run in runs}
+    if len(codes) > 1:
+        texts = sorted("it did not end" if code is None else str(code) for code in codes)
+        yield f"the exit code differs between clean runs: {', '.join(texts)}"
+    if len({run.check_code for run in runs}) > 1:
+        yield "the exit code of the check differs between clean runs"
+    elif len({run.check_output for run in runs}) > 1:
+        yield "the output of the check differs between clean runs"
+
+
+def _unordered(publishes: Sequence[list[Sent]], comparable: Comparable) -> Iterator[str]:
+    """Yield the rows whose messages come in another order in a later run."""
+    first = publishes[0]
+    for other in publishes[1:]:
+        pairs = published.pair(first, other, comparable)
+        for number in published.out_of_order(pairs, first, other):
+            yield group(other[number])
 
 
 def judge(baseline: Baseline, run: Run, trial: Trial) -> Judgement:
@@ -208,18 +218,9 @@ def _unacked(baseline: Baseline, found: History, at: int) -> int:
     count = 0
     for got in found.got:
         ack = parse_ack(got.frame.reply)
-        if ack is not None and ack.stream in baseline.acking and got.t > max(at, last[ack.stream]):
+        if ack is not None and ack.stream in baseline.acked and got.t > max(at, last[ack.stream]):
             count += 1
     return count
-
-
-def _acked_streams(found: History) -> set[bytes]:
-    acks = (parse_ack(one.frame.subject) for one in found.sent if _is_ack(one))
-    return {ack.stream for ack in acks if ack is not None}
-
-
-def _is_ack(one: Sent) -> bool:
-    return one.frame.subject.startswith(ACK_PREFIX) and ack_kind(one.frame.body) is AckKind.ACK
 
 
 # -- what it published
@@ -238,7 +239,7 @@ def _compared(
         *_extra(baseline, theirs, pairs, seen),
         _out_of_order(baseline, theirs, pairs, seen),
     )
-    told = _told("missing, and core NATS does not promise them", (ours[n] for n in spared))
+    told = _told("missing, which is not promised", (ours[n] for n in spared))
     return tuple(filter(None, wrong)), (told,) if told else ()
 
 
@@ -250,15 +251,26 @@ def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> t
         for its, mine in pairs.partner.items()
         if not theirs[its].passed and group(theirs[its]) in baseline.stored
     ]
-    spared = []
+    spared, undone = [], _undone(baseline, found)
     for number in pairs.missing:
         one = ours[number]
-        derived = seen.took_core_message() and troubles.got_core_before(baseline.first, one.t)
-        if derived or seen.may_have_lost(one):
+        if seen.may_lack(one) or seen.may_have_lost(one):
+            spared.append(number)
+        elif undone[group(one)] > 0:
+            undone[group(one)] -= 1
             spared.append(number)
         else:
             missing.append(number)
     return sorted(missing), spared
+
+
+def _undone(baseline: Baseline, found: History) -> Counter[str]:
+    """Return the number of messages by row that may still be made of what is not acknowledged."""
+    done = troubles.acked(found)
+    open_ = sum(max(0, count - len(done.get(stream, ()))) for stream, count in baseline.acked.items())
+    acked = sum(baseline.acked.values()) or 1
+    counts = published.counts(baseline.published)
+    return Counter({row: open_ * -(-count // acked) for row, count in counts.items()})
 
 
 def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles) -> Iterator[str]:
@@ -309,7 +321,7 @@ def _out_of_order(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Tr
     wrong = [
         theirs[at]
         for at in published.out_of_order(pairs, baseline.published, theirs)
-        if theirs[at].frame.subject not in baseline.unordered
+        if group(theirs[at]) not in baseline.unordered
         and group(theirs[at]) not in baseline.comparable.by_number
         and not seen.failed_between(0, theirs[at].t)
         and not seen.repeated_until(theirs[at].t)
@@ -334,13 +346,8 @@ def _sent_by_clock(publishes: list[Sent]) -> Iterator[bytes]:
 
 def _by_clock(baseline: Baseline, one: Sent) -> bool:
     """Tell whether a message is one more of those that a clock sends: not a copy of one that comes once."""
-    if one.frame.subject not in baseline.by_clock:
-        return False
-    same = sum(
-        other.frame.subject == one.frame.subject and other.frame.body == one.frame.body
-        for other in baseline.published
-    )
-    return same != 1
+    frame = one.frame
+    return frame.subject in baseline.by_clock and baseline.contents[frame.subject, frame.body] != 1
 
 
 # -- words
