@@ -62,7 +62,8 @@ class Baseline:
     there is none, or clean runs differ.  unordered: rows whose messages have no order.  by_clock: subjects
     of messages that a clock sends.  contents: the number of messages by subject and payload.  stored: rows
     that JetStream acknowledges.  acked: the number of messages with which the program was done, by stream.
-    slowest: ns that an answer took.  differs: a sentence for each thing in which the runs differ, and which is not compared.
+    slowest: ns that an answer took.  differs: a sentence for each thing in which the runs differ, and which
+    is not compared.
     """
 
     runs: list[Run]
