@@ -78,6 +78,7 @@ def with_stacks(environment: Mapping[str, str]) -> dict[str, str]:
     node = "--require " + json.dumps(str(_HOOKS / "promises.cjs"))  # quoted as NODE_OPTIONS has it
     return {
         "GOTRACEBACK": "all",
+        "PYTHONUNBUFFERED": "1",  # else what a program that hangs has printed is lost
         **environment,
         "PYTHONFAULTHANDLER": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(_HOOKS), environment.get("PYTHONPATH")))),

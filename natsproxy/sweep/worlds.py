@@ -87,6 +87,8 @@ class OwnServer:
         except NatsproxyError as error:
             said = server.log().strip().rpartition("\n")[2]
             reason = _LOG_HEAD.sub("", said).removeprefix("nats-server: ")
+            if "'store_dir'" in reason:
+                reason += ": leave it out, each run has a folder of its own"
             raise ConfigError(f"nats-server did not start: {reason}" if said else str(error)) from None
         try:
             address = Address(port=server.port)

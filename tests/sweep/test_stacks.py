@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from natsproxy.sweep import stacks
 from natsproxy.sweep.programs import Command
 from tests.kit import go, node
 from tests.sweep.kit import python, run, shell
@@ -32,7 +33,8 @@ async def test_threads_of_python(tmp_path: Path) -> None:
             def waits_too():
                 threading.Event().wait()
             def waits_forever():
-                lines.readline()
+                while True:
+                    lines.readline()
             threading.Thread(target=waits_too).start()
             waits_forever()
         """),
@@ -79,6 +81,24 @@ async def test_python_that_uses_the_signals_itself(tmp_path: Path) -> None:
     assert " in waits_forever\n" in stack
 
 
+async def test_tasks_of_a_test_that_hangs(tmp_path: Path) -> None:
+    """pytest keeps what is printed to itself."""
+    (tmp_path / "test_it.py").write_text(
+        "import asyncio, os\n"
+        "from urllib.parse import urlsplit\n"
+        "async def waits_forever(): await asyncio.Event().wait()\n"
+        "async def main():\n"
+        "    url = urlsplit(os.environ['NATS_URL'])\n"
+        "    link = await asyncio.open_connection(url.hostname, url.port)\n"
+        "    await waits_forever()\n"
+        "def test_it(): asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"{tmp_path}/test_it.py"]
+    stack = await stack_of(Command(command, environment), tmp_path / "run", limit=5.0)
+    assert stack.index(" in main\n") < stack.index(" in waits_forever\n") < stack.index(" in test_it\n")
+
+
 async def test_sitecustomize_of_the_user_runs(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
     program = Command(
@@ -98,8 +118,9 @@ async def test_child_of_a_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not node.has_node(), reason=node.MISSING)
-async def test_node(tmp_path: Path) -> None:
+async def test_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it waits for; while it computes it does not answer."""
+    monkeypatch.setattr(stacks, "_LONGEST", 1.0)
     begin = "const url = new URL(process.env.NATS_URL); require('net').connect(url.port, url.hostname);"
     for end, expected in (
         ("", "waits for: tcp\n"),

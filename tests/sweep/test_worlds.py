@@ -93,6 +93,7 @@ async def test_worlds_that_cannot_be(nats_server: NatsServer, tmp_path: Path) ->
         (tmp_path / "broken.ncap").write_bytes(b"no capture")
         worlds: dict[str, World] = {
             "nats-server did not start: Parse error on line 1: ": OwnServer(config="jetstream { typo"),
+            "leave it out, each run": OwnServer(config="jetstream { store_dir: /nowhere }"),
             "nats-server did not start:\n/bin/true said nothing": OwnServer(Path("/bin/true")),
             "cannot run /nowhere/nats-server": OwnServer(Path("/nowhere/nats-server")),
             "the setup command 'echo no; exit 5' ended with 5: no": OwnServer(setup="echo no; exit 5"),
