@@ -300,7 +300,7 @@ def test_an_unknown_word_is_reported() -> None:
         ("limit", ["without it: any number", "limit = 1 fires again after a reconnect"]),
         ("after", ["what lasts (pause, slice, ...) begins with that frame  [0]"]),
         ("reorder", ['how long it waits for them at most  ["1s"]']),
-        ("close", ["a direction alone selects none"]),
+        ("close", ["without them once per connection, at once"]),
     ],
 )
 def test_a_word_is_listed_with_its_values_and_its_default(word: str, says: list[str]) -> None:

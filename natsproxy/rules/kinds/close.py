@@ -43,16 +43,21 @@ class Ending(LinkAction):
 def ending(label: str, settings: Mapping[str, Any], selector: Selector, *, reset: bool = False) -> Action:
     """Return the action of a kind that ends connections."""
     cut = Cut(settings["at"])
-    if not selector.framed and len(selector.directions) == 1:
-        raise ValueError(
-            f"direction = {selector.directions[0].label!r} selects no frame, and a connection ends in both "
-            f"directions: name an op, a subject or a role, or leave direction out to end connections at once"
-        )
+    refuse_direction(selector)
     if cut is not Cut.BEFORE and not selector.ops:
         raise ValueError(f"at = {cut.value!r} needs a frame: name an op, a subject or a role")
     if cut is Cut.PAYLOAD and not selector.ops & MESSAGES:
         raise ValueError("at = 'payload' needs frames that have one, and none of these has")
     return Ending(label, cut, reset=reset)
+
+
+def refuse_direction(selector: Selector) -> None:
+    """Raise ValueError for a direction without frames: it would say nothing, and read as if it did."""
+    if not selector.framed and len(selector.directions) == 1:
+        raise ValueError(
+            f"direction = {selector.directions[0].label!r} alone selects no frame: name an op, a subject or "
+            f"a role, or leave direction out to act on connections at once"
+        )
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
@@ -75,7 +80,7 @@ AT: Final = Setting(
     'at = "payload"',
 )
 AT_A_FRAME: Final = (
-    "at the frame that op, subject or the like select; a direction alone selects none: then at once"
+    "at the frame that op, subject or the like select; without them once per connection, at once"
 )
 """When the kinds that act once do so: a part of their texts."""
 KIND = Kind(

@@ -13,7 +13,7 @@ from typing import Any
 
 from natsproxy.protocol.errors import OTHER, classify, err_frame
 from natsproxy.rules.file import values
-from natsproxy.rules.kinds.close import AT_A_FRAME
+from natsproxy.rules.kinds.close import AT_A_FRAME, refuse_direction
 from natsproxy.rules.model.rule import REQUIRED, Action, Hit, Kind, LinkAction, Setting
 from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Answer, Close, Inject, Verdict
@@ -48,6 +48,7 @@ class Failing(LinkAction):
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     """Return the action."""
+    refuse_direction(selector)
     kind = classify(settings["text"]).kind
     if kind is OTHER and not settings["unknown"]:
         raise ValueError(

@@ -50,3 +50,8 @@ def test_an_invented_text_must_be_meant() -> None:
     with pytest.raises(ConfigError, match="is not one that nats-server sends"):
         Wire(rule('text = "Slow Consumer"'))
     Wire(rule('text = "Slow Consumer"', "unknown = true"))
+
+
+def test_a_direction_alone_is_refused() -> None:
+    with pytest.raises(ConfigError, match="direction = 'c2s' alone selects no frame"):
+        Wire(rule('text = "Stale Connection"', 'direction = "c2s"'))
