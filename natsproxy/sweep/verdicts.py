@@ -16,9 +16,11 @@
      it has not acknowledged yet (`troubles.py`).
    - Twice, and no rule took one: unless the program had a reason to send it again (`troubles.py`), or
      JetStream drops the copy by its Nats-Msg-Id.  A message that came again explains one copy per subject.
+     A program that sends something again and again until something happens does so by a timer, and may do it
+     on a slow machine only: a copy is wrong where it follows at once.
    - Another one in its place: a subject has messages which no clean run has, and misses some.  Further ones
-     are wrong where nothing was in trouble, but for those that a clock sends; and always with an INFO of the
-     server in their payload.
+     are wrong where nothing was in trouble, but for those that a clock sends.  One with an INFO of the server
+     in its payload always is.
    - Out of order, on one subject and connection: unless the program had a reason to send something again,
      or its own messages came in another order.
 6. Otherwise passed.  What is not promised and missing is among the reasons.
@@ -45,6 +47,8 @@ from natsproxy.units import MILLISECOND
 
 _SLACK: Final = 50 * MILLISECOND
 """ns that an answer may take longer than in the baseline."""
+_TIMER: Final = 10 * MILLISECOND
+"""ns between two copies from which on the second one may be a retry by the program's own timer."""
 _REGULAR: Final = 3
 """Messages from which on a subject can be one that a clock sends."""
 _SIGNALS: Final = 128
@@ -237,6 +241,7 @@ def _compared(
     lost, spared = _lost(baseline, found, pairs, seen)
     wrong = (
         _told("lost", (ours[n] for n in lost)),
+        _told("with the server's INFO in it", _torn(baseline, theirs)),
         *_extra(baseline, theirs, pairs, seen),
         _out_of_order(baseline, theirs, pairs, seen),
     )
@@ -265,6 +270,12 @@ def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> t
     return sorted(missing), spared
 
 
+def _torn(baseline: Baseline, theirs: list[Sent]) -> Iterator[Sent]:
+    """Yield the messages with bytes that a client must not give to its application."""
+    if not any(_INFO in one.frame.body for one in baseline.published):
+        yield from (one for one in theirs if _INFO in one.frame.body)
+
+
 def _undone(baseline: Baseline, found: History) -> Counter[str]:
     """Return the number of messages by row that may still be made of what is not acknowledged."""
     done = troubles.acked(found)
@@ -288,23 +299,16 @@ def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles)
                 theirs[first], one, seen, explained
             ):
                 twice.append(one)
-        elif _is_other(one, usual, short, seen):
+        # On another subject than ever before, or beside all the usual ones, a program may say what failed.
+        elif usual[group(one)] and (group(one) in short or not seen.between(seen.at, one.t)):
             other.append(one)
     yield _told("twice", twice)
     yield _told("in no clean run", other)
 
 
-def _is_other(one: Sent, usual: Counter[str], short: set[str], seen: Troubles) -> bool:
-    """Tell whether a message that is in no clean run is wrong."""
-    if _INFO in one.frame.body:  # the client gave its application what was not for it
-        return True
-    # On another subject than ever before, or beside all the usual ones, a program may say what failed.
-    return usual[group(one)] > 0 and (group(one) in short or not seen.between(seen.at, one.t))
-
-
 def _explained(first: Sent, one: Sent, seen: Troubles, explained: Counter[str]) -> bool:
-    """Tell whether the program had a reason to send a message again."""
-    if seen.failed_between(*sorted((first.t, one.t))):
+    """Tell whether the program had a reason to send a message again, or a timer of its own may have."""
+    if abs(one.t - first.t) >= _TIMER or seen.failed_between(*sorted((first.t, one.t))):
         return True
     name = group(one)
     if explained[name] < seen.repeated_until(one.t):

@@ -247,6 +247,11 @@ def test_a_message_that_is_sent_again_without_a_reason_is_wrong(tmp_path: Path) 
     assert judged(tmp_path, CLEAN, again).reasons == ("twice: 1 message of orders.new: two",)
 
 
+def test_a_copy_after_a_while_may_be_a_retry_by_a_timer(tmp_path: Path) -> None:
+    again = CLEAN.replace("  | two\n", "  | two\n@ +100ms\nw > PUB orders.new\n  | two\n")
+    assert judged(tmp_path, CLEAN, again).verdict is Verdict.PASSED
+
+
 def test_a_message_that_is_sent_again_since_a_connection_was_lost_is_not(tmp_path: Path) -> None:
     again = CLEAN.replace(
         "  | two\n", "  | two\nw closed server-lost\nv opened\nv > PUB orders.new\n  | two\n"
@@ -287,6 +292,16 @@ def test_another_message_in_the_place_of_one_is_wrong(tmp_path: Path) -> None:
         "lost: 1 message of orders.new: two",
         "in no clean run: 1 message of orders.new: two-and-INFO",
     )
+
+
+def test_a_payload_with_bytes_of_the_protocol_in_it_is_wrong(tmp_path: Path) -> None:
+    torn = CLEAN.replace("| two", '| twINFO {"server_id":"NB"}')
+    lost = torn.replace("w opened", "w closed server-lost\nv opened").replace("w >", "v >")
+    lost = "w opened\n" + lost.replace("w closed client", "v closed client")
+    for text in (torn, lost, lost.replace("v > PUB orders.new\n  | three", "v > PUB orders.new\n  | two")):
+        (reason,) = (one for one in judged(tmp_path, CLEAN, text).reasons if one.startswith("with"))
+        assert reason.startswith("with the server's INFO in it: 1 message of orders.new: twINFO")
+    assert judged(tmp_path, torn, torn).verdict is Verdict.PASSED
 
 
 def test_a_word_about_the_failure_is_not(tmp_path: Path) -> None:
