@@ -65,7 +65,7 @@ def planned(trials: Iterable[Trial], failed: Collection[str] = ()) -> Plan:
     first: dict[tuple[str, ...], Trial] = {}
     others: list[Trial] = []
     for trial in trials:
-        if trial_key(trial) in failed:
+        if failed and trial_key(trial) in failed:
             again.append(trial)
             first.setdefault(class_of(trial), trial)
         elif class_of(trial) in first:
