@@ -68,6 +68,11 @@ def _brings_payload(place: Place) -> bool:
     return _to_the_client(place) and place.size > 0
 
 
+def _carries_on(place: Place) -> bool:
+    # Anything may be the first frame that is not heard: the login, and then a message of each state, will do.
+    return place.position.what == "CONNECT" or _is_message(place)
+
+
 def _is_repeated(place: Place) -> bool:
     """Tell whether senders repeat a frame: a publish or request that asks, or an answer of two responders."""
     _, _, what, subject, _ = place.position
@@ -172,6 +177,14 @@ FAULTS: Final = (
         "a sender repeats what got no answer in time, or two responders answer the same request",
         _is_repeated,
         _one("duplicate"),
+    ),
+    Fault(
+        "pause",
+        "pause",
+        "a host vanishes or a network splits: neither end hears anything, not even the end of the other",
+        _carries_on,
+        _one("pause", both=True),
+        by_state=True,
     ),
     Fault(
         "reset",

@@ -67,6 +67,14 @@ def test_a_part_of_a_frame_is_for_clients_only() -> None:
     assert offered(place("c2s", "PUB", "orders.*", size=5)) & cuts == {"cut"}
 
 
+def test_a_pause_stops_both_directions_at_the_login_or_at_a_message() -> None:
+    (trial,) = trials([place("c2s", "PUB", "orders.*")], ["pause"])
+    assert (trial.rules[0]["kind"], trial.rules[0]["both"]) == ("pause", True)
+    assert "pause" in offered(place("c2s", "CONNECT"))
+    assert "pause" not in offered(place("s2c", "INFO"))
+    assert "pause" not in offered(place("c2s", "PING"))
+
+
 def test_only_what_asks_is_repeated() -> None:
     assert "duplicate" in offered(place("c2s", "PUB", "orders.*", reply=True))
     assert "duplicate" not in offered(place("c2s", "PUB", "orders.*"))
