@@ -20,7 +20,7 @@ from tests.sweep.programs import SOUND, TWINS, VICTIMS, Program
 
 pytestmark = pytest.mark.server
 _ENDS = 60.0  # seconds, for a machine that is busy with other work
-_HANGS = 2.5  # the twins with a deadline have given up by then
+_HANGS = 2.5  # seconds; a reconnect takes 0.2
 _HANGS_LONG = 35.0  # longer than any timer of a client under test
 Rule = dict[str, Any]
 
@@ -49,6 +49,11 @@ FAULTS: dict[str, list[list[Rule]]] = {
     ],
     "push-3.3.1": [[_once("drop", role="flow-reply")]],
     "import": _LOST_PUBLISH,
+    "js-ordered": [
+        [_once("reset", role="delivery")],
+        [_once("drop", role="delivery", after=11)],
+    ],
+    "go-ordered": [[_once("reset", role="delivery")], [_once("drop", role="delivery")]],
 }
 """The rules under which each victim that hangs does so."""
 _CUT_IN_PAYLOAD = [
@@ -146,6 +151,12 @@ def test_libuv_gets_the_next_greeting_as_the_end_of_a_payload_and_threads_do_not
     right = _run(_TWIN_OF[victim], _CUT_IN_PAYLOAD, _ENDS, tmp_path / "twin")
     assert (right.code, right.fired) == (0, 2), right.output
     assert not _handed_on_wrongly(right)
+
+
+def test_an_ordered_consumer_of_go_misses_any_message_but_the_first(tmp_path: Path) -> None:
+    victim = next(program for program in VICTIMS if program.name == "go-ordered")
+    ended = _run(victim, [_once("reset", role="delivery", after=1)], _ENDS, tmp_path / "output")
+    assert (ended.code, ended.fired) == (0, 1), ended.output
 
 
 def test_every_victim_has_a_fault_and_a_twin() -> None:

@@ -87,6 +87,7 @@ _START: Final[dict[str, Callable[[Path], list[str]]]] = {
 PYTHON, JAVASCRIPT, GO, C = HERE / "python", HERE / "javascript", HERE / "go", HERE / "c"
 _PHOTOS = ("PHOTOS", "photos.new", "24", "200000")
 _JOBS = ("JOBS", "jobs.new", "6", "2")
+_LOG = ("LOG", "log.line", "12", "2")
 _HUNG, _DEAF, _WRONG = Verdict.HUNG, Verdict.DEAF, Verdict.WRONG
 
 VICTIMS: Final = (
@@ -128,6 +129,21 @@ VICTIMS: Final = (
         why="nats.go 1.22.1: PublishAsyncComplete() waits for a lost ack for ever (nats.go#1819)",
     ),
     Program(
+        "js-ordered",
+        "javascript",
+        JAVASCRIPT / "ordered.js",
+        setup=_LOG,
+        finds=(Finding(_DEAF, "cut", "delivery"), Finding(_DEAF, "drop", "delivery")),
+        why="@nats-io/jetstream 3.4.0: an ordered consumer pulls on behind a lost end of the stream",
+    ),
+    Program(
+        "go-ordered",
+        "go",
+        GO / "ordered.go",
+        finds=(Finding(_DEAF, "cut", "delivery"), Finding(_DEAF, "drop", "delivery")),
+        why="nats.go 1.22.1: an ordered consumer does not miss its first message",
+    ),
+    Program(
         "echo",
         "c",
         C / "echo.c",
@@ -143,6 +159,8 @@ TWINS: Final = (
     Program("upload-small", "python", PYTHON / "upload.py", ("--small",)),
     Program("push-3.4.0", "javascript", JAVASCRIPT / "push.js", ("@nats-io/jetstream",), setup=_PHOTOS),
     Program("import-deadline", "go", GO / "import.go", ("-deadline", "2s")),
+    Program("js-ordered-deadline", "javascript", JAVASCRIPT / "ordered.js", ("--deadline",), setup=_LOG),
+    Program("go-ordered-deadline", "go", GO / "ordered.go", ("-deadline", "3s")),
     Program("echo-threads", "c", C / "echo.c", ("threads",)),
 )
 """The victims without their weakness: of a mended version, or with a deadline."""
@@ -150,9 +168,7 @@ TWINS: Final = (
 SOUND: Final = (
     Program("pull", "python", PYTHON / "pull.py", setup=_JOBS),
     Program("ask", "python", PYTHON / "ask.py"),
-    Program(
-        "ordered", "python", PYTHON / "ordered.py", ("--deadline",), setup=("LOG", "log.line", "12", "2")
-    ),
+    Program("ordered", "python", PYTHON / "ordered.py", ("--deadline",), setup=_LOG),
     Program("work-queue", "python", PYTHON / "work_queue.py"),
     Program("settings", "python", PYTHON / "settings.py"),
     Program("group", "python", PYTHON / "group.py"),
