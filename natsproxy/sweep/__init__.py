@@ -4,7 +4,7 @@ Input: a program and a world for it (a server of its own, the user's server, a c
 each with the rules that reproduce it.
 
 Read `values` first.  `positions` finds the places in the recordings of the baseline, `faults` has the table
-of what can happen at one, `plan` puts them in order, `worlds` runs the program, `verdicts` judges a run,
-`findings` groups what failed, `folder` is what is kept on disk, `report` shows it.  `sweeping` is the machine
-that calls them all.
+of what can happen at one, `plan` puts them in order, `runner` runs the program once, with a server from one
+of the `worlds`, `stacks` asks where it hangs, `verdicts` judges a run, `findings` groups what failed,
+`folder` is what is kept on disk, `report` shows it.  `sweeping` is the machine that calls them all.
 """

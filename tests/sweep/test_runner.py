@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
 import trio
 
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.sweep.values import OpenConnection
 from tests.sweep.kit import lives, python, run, shell, trial
 
+ANSWERS = """
+while line := lines.readline():
+    if line == b"PING\\r\\n":
+        link.sendall(b"PONG\\r\\n")
+"""
 DROP_FIRST = {"name": "first", "kind": "drop", "op": ["PUB"], "subject": "a", "limit": 1}
 
 
@@ -52,13 +59,18 @@ async def test_time_is_over(tmp_path: Path) -> None:
 
 
 async def test_client_that_answers(tmp_path: Path) -> None:
-    program = python("""
-        while line := lines.readline():
-            if line == b"PING\\r\\n":
-                link.sendall(b"PONG\\r\\n")
-    """)
-    done = await run(program, tmp_path, limit=1.0)
+    done = await run(python(ANSWERS), tmp_path, limit=1.0)
     assert done.open == [OpenConnection("hello/1", alive=True, unread=0)]
+
+
+@pytest.mark.parametrize(
+    "rule", [{"kind": "pause", "op": ["PUB"]}, {"kind": "latency", "delay": "1h", "op": ["MSG"]}]
+)
+async def test_client_that_cannot_answer_is_not_asked(rule: dict[str, Any], tmp_path: Path) -> None:
+    """The fault still holds frames back, and the client is not to blame."""
+    program = python("link.sendall(b'SUB a 1\\r\\nPUB a 0\\r\\n\\r\\n')\n" + ANSWERS)
+    done = await run(program, tmp_path, limit=1.0, trial=trial({"name": "held", **rule}))
+    assert [one.alive for one in done.open] == [None]
 
 
 async def test_bytes_that_a_program_does_not_read(tmp_path: Path) -> None:
