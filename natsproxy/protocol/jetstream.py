@@ -177,6 +177,11 @@ def ack_names_at(count: int) -> int | None:
     return 2 if count == 9 else 4 if count >= 11 else None
 
 
+def flow_names_at(count: int) -> int | None:
+    """Return the same for the subject of an answer to flow control, with and without domain and account."""
+    return {5: 2, 7: 4, 8: 4}.get(count)
+
+
 class AckKind(Enum):
     """The request in a payload on an ack subject."""
 

@@ -27,7 +27,7 @@ from functools import lru_cache
 from typing import Final
 
 from natsproxy.protocol.identifiers import is_generated_consumer, split_nuid
-from natsproxy.protocol.jetstream import ack_names_at, parse_api
+from natsproxy.protocol.jetstream import ack_names_at, flow_names_at, parse_api
 
 _SUSPECT: Final = re.compile(rb"[0-9A-Z]")
 """A token without digits and capital letters is never variable: this test settles most subjects."""
@@ -83,7 +83,7 @@ def _jetstream(subject: bytes, tokens: list[bytes]) -> list[bytes]:
     """Return the template tokens of a subject under `$JS`."""
     kind = tokens[1]
     if kind in (b"ACK", b"FC"):
-        at = ack_names_at(len(tokens)) if kind == b"ACK" else {5: 2, 7: 4, 8: 4}.get(len(tokens))
+        at = ack_names_at(len(tokens)) if kind == b"ACK" else flow_names_at(len(tokens))
         if at is not None:
             names = [tokens[at], _consumer(tokens[at + 1])]
             domain = [tokens[2], b"*"] if at == 4 else []

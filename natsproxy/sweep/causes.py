@@ -12,11 +12,10 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from natsproxy.sweep.positions import PARTS
 from natsproxy.sweep.stack_place import stack_place
 from natsproxy.sweep.values import Judgement, Run, Trial, Verdict
 
-_PARTS: Final = ("first", "only", "between", "last")
-"""The words of a state that say where a frame stands among its like."""
 _LONGEST: Final = 80
 
 
@@ -85,4 +84,4 @@ def cause_of(trial: Trial, judgement: Judgement, run: Run) -> Cause:
 
 def _state(words: str) -> str:
     first, _, rest = words.partition(", ")
-    return rest if first in _PARTS else words
+    return rest if first in PARTS else words

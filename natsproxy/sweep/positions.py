@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.protocol.jetstream import ack_names_at, parse_ack, parse_api
+from natsproxy.protocol.jetstream import ack_names_at, flow_names_at, parse_ack, parse_api
 from natsproxy.protocol.template import template
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.rule_engine import RuleEngine
@@ -148,12 +148,15 @@ def client_of(key: str) -> str:
 
 def _of(one: Arrived, selection: Selection, request: bytes) -> str:
     """Return what a frame is about, in words for people."""
-    about = parse_ack(one.frame.subject) or parse_ack(one.frame.reply)
-    if about is not None:
-        tokens = template(one.frame.subject if parse_ack(one.frame.subject) else one.frame.reply).split(b".")
-        at = ack_names_at(len(tokens)) or 2
+    frame = one.frame
+    ack = frame.subject if parse_ack(frame.subject) else frame.reply if parse_ack(frame.reply) else b""
+    tokens = template(ack or frame.subject).split(b".")
+    at = ack_names_at(len(tokens)) if ack else None
+    if selection.what == "flow-reply":
+        at = flow_names_at(len(tokens))
+    if at is not None:
         return f"{_text(tokens[at])}/{_text(tokens[at + 1])}"
-    call = parse_api(template(request or one.frame.subject))
+    call = parse_api(template(request or frame.subject))
     if call is None:
         return pattern(request) if request else selection.subject
     if call.verb == b"CONSUMER.MSG.NEXT":
