@@ -1,7 +1,7 @@
 """The troubles that a program saw in a run: they explain a publish that is repeated, late or missing.
 
-A program that works at least once repeats what it is not sure of.  It has a reason to where, since the first
-copy, one of these came:
+A program that works at least once repeats what it is not sure of.  It has a reason to where, since the
+fault, one of these came:
 - a request of its own had no answer for longer than any in the baseline, or an error for an answer;
 - a connection ended, or its client made a new one;
 - a message of the application was withheld or held, in either direction: what it waits for does not come;
@@ -104,14 +104,14 @@ def _key(frame: Frame) -> Key:
 class Troubles:
     """The troubles of a run.
 
-    baseline: a clean run.  at: when the fault took place, in ns.  stored: see `stored`.  patience: ns that an
-    answer took at most in clean runs.
+    baseline: a clean run.  at: when the fault took place, in ns; 0 for none.  stored: see `stored`.
+    patience: ns that an answer took at most in clean runs.
     """
 
     def __init__(
         self, run: History, baseline: History, firings: Collection[Firing], stored: set[str], patience: int
     ) -> None:
-        self.at = min((one.t for one in firings), default=_NEVER)
+        self.at = min((one.t for one in firings), default=0)
         self._run = run
         self._baseline = baseline
         self._stored = stored
@@ -120,29 +120,29 @@ class Troubles:
 
     # -- reasons to do something again
 
-    def between(self, first: int, then: int) -> bool:
-        """Tell whether anything was in trouble between two times."""
-        return self.failed_between(first, then) or self.repeated_until(then) > 0
+    def until(self, then: int) -> bool:
+        """Tell whether anything was in trouble between the fault and a time."""
+        return self.failed_until(then) or self.repeated_until(then) > 0
 
-    def failed_between(self, first: int, then: int) -> bool:
-        """Tell whether, between two times, a connection was lost or what a program waits for did not come."""
-        return (
-            _any_between(self.losses, first, then)
-            or _any_between(self._errors, first, then)
-            or self._unanswered(first, then)
-            or self._missed <= then
-        )
+    def failed_until(self, then: int) -> bool:
+        """Tell whether a connection was lost, or what a program waits for did not come, before a time.
+
+        A client that has no connection keeps what it is to send, so two copies may go out at one time.
+        """
+        came = bisect_left(self.losses, self.at) < bisect_right(self.losses, then)
+        failed = bisect_left(self._errors, self.at) < bisect_right(self._errors, then)
+        return came or failed or self._missed <= then or self._unanswered(then)
 
     @cached_property
     def _missed(self) -> int:
         """When the first message of the application was withheld or held, in ns."""
         return min((one.t for one in self._run.touched if _is_of_application(one)), default=_NEVER)
 
-    def _unanswered(self, first: int, then: int) -> bool:
-        """Tell whether an answer was late between two times."""
+    def _unanswered(self, then: int) -> bool:
+        """Tell whether an answer has been late since the fault."""
         sent, known = self._open
         count = bisect_left(sent, then - self._patience)
-        return count > 0 and known[count - 1] >= first
+        return count > 0 and known[count - 1] >= self.at
 
     @cached_property
     def losses(self) -> list[int]:
@@ -246,10 +246,6 @@ class Troubles:
     def may_have_lost(self, one: Sent) -> bool:
         """Tell whether a publish of a clean run, which core NATS carries, may be gone with a connection."""
         return bool(self.losses) and group(one) not in self._stored
-
-
-def _any_between(times: list[int], first: int, then: int) -> bool:
-    return bisect_left(times, first) < bisect_right(times, then)
 
 
 def is_core_message(frame: Frame) -> bool:

@@ -18,11 +18,11 @@
      JetStream drops the copy by its Nats-Msg-Id.  A message that came again explains one copy per subject.
      A program that sends something again and again until something happens does so by a timer, and may do it
      on a slow machine only: a copy is wrong where it follows at once.
-   - Another one in its place: a subject has messages which no clean run has, and misses some.  Further ones
-     are wrong where nothing was in trouble, but for those that a clock sends.  One with an INFO of the server
-     in its payload always is.
+   - Another one: a subject has messages which no clean run has, and nothing was in trouble, or others of it
+     are lost; but for those that a clock sends.  One with an INFO of the server in its payload always is.
    - Out of order, on one subject and connection: unless the program had a reason to send something again,
      or its own messages came in another order.
+   What comes twice or in another order before the fault is not due to it.
 6. Otherwise passed.  What is not promised and missing is among the reasons.
 """
 
@@ -242,7 +242,7 @@ def _compared(
     wrong = (
         _told("lost", (ours[n] for n in lost)),
         _told("with the server's INFO in it", _torn(baseline, theirs)),
-        *_extra(baseline, theirs, pairs, seen),
+        *_extra(baseline, theirs, pairs, seen, {group(ours[n]) for n in lost}),
         _out_of_order(baseline, theirs, pairs, seen),
     )
     told = _told("missing, which is not promised", (ours[n] for n in spared))
@@ -285,14 +285,16 @@ def _undone(baseline: Baseline, found: History) -> Counter[str]:
     return Counter({row: open_ * -(-count // acked) for row, count in counts.items()})
 
 
-def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles) -> Iterator[str]:
+def _extra(
+    baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles, short: set[str]
+) -> Iterator[str]:
+    """Yield what came twice, and what is in no clean run.  short: rows of which some are lost."""
     usual = published.counts(baseline.published)
-    short = {group(baseline.published[number]) for number in pairs.missing}
     explained: Counter[str] = Counter()
     twice, other = [], []
     for number, first in sorted(pairs.extra.items()):
         one = theirs[number]
-        if _by_clock(baseline, one) or not one.passed:
+        if one.t < seen.at or not one.passed or _by_clock(baseline, one):
             continue
         if first is not None:
             if not _is_dropped_copy(theirs[first], one) and not _explained(
@@ -300,7 +302,7 @@ def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles)
             ):
                 twice.append(one)
         # On another subject than ever before, or beside all the usual ones, a program may say what failed.
-        elif usual[group(one)] and (group(one) in short or not seen.between(seen.at, one.t)):
+        elif usual[group(one)] and (group(one) in short or not seen.until(one.t)):
             other.append(one)
     yield _told("twice", twice)
     yield _told("in no clean run", other)
@@ -308,7 +310,7 @@ def _extra(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles)
 
 def _explained(first: Sent, one: Sent, seen: Troubles, explained: Counter[str]) -> bool:
     """Tell whether the program had a reason to send a message again, or a timer of its own may have."""
-    if abs(one.t - first.t) >= _TIMER or seen.failed_between(*sorted((first.t, one.t))):
+    if abs(one.t - first.t) >= _TIMER or seen.failed_until(one.t):
         return True
     name = group(one)
     if explained[name] < seen.repeated_until(one.t):
@@ -328,8 +330,8 @@ def _out_of_order(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Tr
         for at in published.out_of_order(pairs, baseline.published, theirs)
         if group(theirs[at]) not in baseline.unordered
         and group(theirs[at]) not in baseline.comparable.by_number
-        and not seen.failed_between(0, theirs[at].t)
-        and not seen.repeated_until(theirs[at].t)
+        and seen.at <= theirs[at].t
+        and not seen.until(theirs[at].t)
         and seen.inputs_in_order(theirs[at].t)
     ]
     return _told("out of order", wrong)

@@ -409,3 +409,20 @@ def test_the_second_of_two_doubled_messages_is_a_copy(tmp_path: Path) -> None:
     assert found.touched == []
     again = doubled.replace("w closed", "w > PUB done\n  | two\nw closed")
     assert judged(tmp_path, WORKER, again).verdict is Verdict.PASSED
+
+
+def test_what_happens_before_the_fault_is_not_due_to_it(tmp_path: Path) -> None:
+    again = CLEAN.replace("  | two\n", "  | two\nw > PUB orders.new\n  | two\n")
+    turned = CLEAN.replace("| one", "| x").replace("| two", "| one").replace("| x", "| two")
+    for text in (again, turned):
+        assert judged(tmp_path, CLEAN, text, at=6).verdict is Verdict.PASSED
+        assert judged(tmp_path, CLEAN, text, at=2).verdict is Verdict.WRONG
+        assert judged(tmp_path, CLEAN, text, at=None).verdict is Verdict.FLAKY
+
+
+def test_what_a_program_makes_of_fewer_core_messages_may_differ(tmp_path: Path) -> None:
+    clean = WORKER.replace("w closed", "w > PUB count\n  | 2\nw closed")
+    less = clean.replace("  | two\nw > PUB done\n  | two\n", "  * not passed\n  * cause: fault\n  | two\n")
+    assert judged(tmp_path, clean, less.replace("| 2", "| 1")).verdict is Verdict.PASSED
+    wrong = judged(tmp_path, clean, clean.replace("| 2", "| 1"))
+    assert wrong.reasons == ("lost: 1 message of count: 2", "in no clean run: 1 message of count: 1")
