@@ -31,6 +31,7 @@ OUTPUT: Final = "output.txt"
 _DRAIN: Final = 1.0  # seconds in which frames that the program sent at its end may reach the server
 _KILLED_DRAIN: Final = 0.1  # the same for a program that was ended: a fault may hold them for hours
 _NEEDS_TERMINAL: Final = re.compile(r"EOFError|/dev/tty|[Nn]ot a (tty|terminal)|[Ii]nappropriate ioctl")
+_SHOWN: Final = 500  # characters of the last line of the output
 _MOST_FIRINGS: Final = 10_000
 _LEAVE: Final = 0.3  # seconds in which the children of a program that has ended may end too
 
@@ -173,7 +174,7 @@ class _OneRun:
         """Return a sentence about a run that says nothing of the program; "" where it does."""
         result = self.result
         how = f"did not end within {result.limit:g} s" if result.code is None else f"ended with {result.code}"
-        last = result.output.strip().rpartition("\n")[2]
+        last = result.output.strip().rpartition("\n")[2][:_SHOWN]
         printed = f"; it printed: {last}" if last else ""
         if not proxy.accepted:
             url = f"nats://{proxy.listen[0]}"
