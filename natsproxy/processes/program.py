@@ -114,13 +114,15 @@ class RunningProgram:
 
     async def end(self, grace: float = _GRACE) -> None:
         """End all its processes.  grace: seconds between SIGTERM and SIGKILL."""
+        family = self.family()
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _GRACE)):
+            told: set[Process] = set()
             with trio.move_on_after(seconds):
-                told: set[Process] = set()
-                while family := self.family():
+                while family:
                     _signal(family - told, number)
                     told |= family
                     await trio.sleep(_POLL)
+                    family = self.family()
         await self._process.wait()
 
 
