@@ -68,7 +68,7 @@ class SweepOptions:
     seed: int = 1
 
 
-class _Turns:
+class Turns:
     """Turns of runs on the processors.
 
     turns: runs at once.  waiting: runs beside each of them that may go on without their turn.  most: all.
@@ -138,7 +138,7 @@ class Sweep:
         self.judged: list[Judged] = []
         self.running: Counter[str] = Counter()
         self._world, self._program, self._folder = world, program, folder
-        self._turns = _Turns(options.jobs, _WAITING) if world.parallel else _Turns(1, 0)
+        self._turns = Turns(options.jobs, _WAITING) if world.parallel else Turns(1, 0)
         self._lend_after = math.inf
         self._deadline: float | None = None
         self._numbers = count(1)

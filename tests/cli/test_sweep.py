@@ -1,0 +1,164 @@
+"""`natsproxy sweep`, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from natsproxy.testing import NatsServer
+from tests.kit.process import ProxyProcess
+from tests.sweep.kit import HELLO
+
+WAITS = """
+link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+assert lines.readline().startswith(b"MSG"), "the connection has ended"
+"""
+GIVES_UP = "link.settimeout(0.3)" + WAITS
+QUICK = ("--faults", "drop", "--subject", "job", "--baseline", "2", "--confirm", "2", "--patience", "1500ms")
+Swept = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def written(text: str, folder: Path) -> str:
+    """Write a program that begins with `HELLO`; return its path."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(HELLO) + text)
+    return str(path)
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Swept:
+    """Run the command in a folder of its own: `(text of a program, *options, world)`."""
+
+    def go(
+        text: str, *options: str, world: tuple[str, ...] = ("--server",)
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "natsproxy", "sweep", *world, *options]
+        program = [sys.executable, "-S", written(text, tmp_path)]
+        return subprocess.run(
+            [*command, "--", *program], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    return go
+
+
+@pytest.mark.server
+def test_a_finding_is_reported_reproduced_and_accepted(swept: Swept, tmp_path: Path) -> None:
+    done = swept(WAITS, *QUICK)
+    assert done.returncode == 1, done.stderr
+    first, second = done.stdout.splitlines()
+    assert re.match(
+        r"01-deaf-drop-PUB-of-job-\w{4}: After the 1st PUB of job from client hello is lost, ", first
+    )
+    assert first.endswith("(2 of 2)")
+    assert second.startswith("02-deaf-drop-MSG-of-job-")
+    names = [line.partition(": ")[0].partition("-")[2] for line in (first, second)]
+    assert "2 tried: 2 deaf" in done.stderr
+    facts = json.loads((tmp_path / "sweep-out/report.json").read_text())
+    assert [one["name"] for one in facts["findings"]] == names
+    assert names[0] in (tmp_path / "sweep-out/report.html").read_text()
+    assert len(ElementTree.parse(tmp_path / "sweep-out/junit.xml").findall(".//failure")) == 2
+
+    again = swept(WAITS, *QUICK, "--only", "01")
+    assert again.returncode == 1
+    assert again.stdout.startswith("drop at hello · c2s · 1st PUB on job: deaf, 2 of 2 runs\n")
+
+    (tmp_path / "known").write_text(f"{names[0]} # issue 7\n{names[1]}\nhung-no-more\n")
+    known = swept(WAITS, *QUICK, "--accept", "known")
+    assert known.returncode == 0
+    assert known.stdout.count("(2 of 2, accepted)") == 2
+    assert "accepted, and not found: hung-no-more" in known.stderr
+
+
+@pytest.mark.server
+def test_the_rules_of_a_finding_break_the_program_by_hand(swept: Swept, tmp_path: Path) -> None:
+    swept(WAITS, *QUICK)
+    (rules,) = tmp_path.glob("sweep-out/01-*/fault.toml")
+    program = [sys.executable, "-S", written(GIVES_UP, tmp_path)]
+    with NatsServer() as server:
+        for options, code in (((), 0), (("--rules", str(rules)), 1)):
+            with ProxyProcess(server.url, *options) as proxy:
+                environment = {**os.environ, "NATS_URL": f"nats://127.0.0.1:{proxy.port}"}
+                assert (
+                    subprocess.run(program, env=environment, check=False, capture_output=True).returncode
+                    == code
+                )
+
+
+@pytest.mark.server
+def test_a_sound_program_has_no_finding(swept: Swept) -> None:
+    done = swept(GIVES_UP, *QUICK)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "2 tried: 2 failed loudly" in done.stderr
+
+
+@pytest.mark.server
+def test_a_server_of_the_users_is_cleaned_before_each_run(swept: Swept, tmp_path: Path) -> None:
+    with NatsServer() as server:
+        world = (
+            "--upstream",
+            server.url,
+            "--reset",
+            f"echo $NATS_URL >> {shlex.quote(str(tmp_path))}/resets",
+        )
+        done = swept(GIVES_UP, *QUICK, world=world)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "resets").read_text().splitlines() == [server.url] * 4
+
+
+@pytest.mark.server
+def test_a_signal_ends_with_a_report_and_leaves_nothing(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    text = f"open({str(pids)!r}, 'a').write(str(os.getpid()) + '\\n')" + WAITS
+    command = [sys.executable, "-m", "natsproxy", "sweep", "--server", *QUICK, "--patience", "60"]
+    program = [sys.executable, "-S", written(text, tmp_path)]
+    with subprocess.Popen(
+        [*command, "--", *program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as sweep:
+        while (
+            not pids.exists() or len(pids.read_text().splitlines()) < 3
+        ):  # two clean runs, and one that hangs
+            assert sweep.poll() is None, sweep.stderr and sweep.stderr.read()
+            os.sched_yield()
+        sweep.send_signal(signal.SIGINT)
+        _, said = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "a signal stopped it" in said
+    facts = json.loads((tmp_path / "sweep-out/report.json").read_text())
+    assert facts["stopped"] == "a signal stopped it"
+    for pid in pids.read_text().split():
+        assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "name one server"),
+        (("--server", "--cassette", "x.ncap"), "name one server"),
+        (("--server", "--faults", "drops"), "there is no fault 'drops'"),
+        (("--server", "--shard", "5/4"), "--shard must be like 1/4, not 5/4"),
+        (("--server", "--reset", "true"), "--reset goes with --upstream"),
+        (("--upstream", "nats://127.0.0.1:1", "--server-config", "x"), "--server-config goes with --server"),
+        (("--server", "/no/such/server"), "/no/such/server"),
+        (("--server", "--only", "01"), "has no finding '01'"),
+        (("--server", "--resume"), "has no sweep to resume"),
+        (("--cassette", "x.ncap"), "x.ncap"),
+        (("--upstream", "nats://127.0.0.1:1"), "127.0.0.1:1"),
+        (("--server", "--accept", "none"), "none cannot be read"),
+    ],
+)
+def test_bad_input_is_one_sentence(swept: Swept, options: tuple[str, ...], said: str) -> None:
+    done = swept(GIVES_UP, *options, world=())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

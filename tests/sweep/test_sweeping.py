@@ -1,0 +1,243 @@
+"""The machine: what is tried, how often, and what becomes a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from natsproxy.errors import ConfigError
+from natsproxy.sweep.findings import group
+from natsproxy.sweep.folder import Folder
+from natsproxy.sweep.programs import Program
+from natsproxy.sweep.sweeping import Sweep, SweepOptions, Turns, title
+from natsproxy.sweep.values import Verdict
+from natsproxy.sweep.worlds import OwnServer
+from tests.sweep.kit import python
+
+QUICK = SweepOptions(faults=("drop",), subjects=("job",), baseline=2, confirm=3, patience=1.5)
+
+WAITS = """
+    link.sendall(b"SUB job 1\\r\\n")
+    link.sendall(b"PUB job 2\\r\\nhi\\r\\n")
+    assert lines.readline().startswith(b"MSG"), "the connection has ended"
+"""
+"""It waits for its message without end."""
+
+GIVES_UP = """
+    link.settimeout(0.3)
+    link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+    assert lines.readline().startswith(b"MSG"), "no message"
+"""
+"""It fails where its message does not come."""
+
+Sweeping = Callable[..., Awaitable[Sweep]]
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Sweeping:
+    """Sweep a program: `(program, **options)`."""
+
+    async def go(program: Program, *, resume: bool = False, **options: object) -> Sweep:
+        folder = Folder.begin(tmp_path / "out", {}, resume=resume)
+        one = Sweep(OwnServer(), program, folder, replace(QUICK, **options))  # type: ignore[arg-type]
+        await one.run()
+        return one
+
+    return go
+
+
+# -- verdicts of a whole sweep
+
+
+@pytest.mark.server
+async def test_a_program_that_waits_for_ever_is_found_each_time(swept: Sweeping) -> None:
+    one = await swept(python(WAITS))
+    assert {title(judged.trial) for judged in one.judged} == {
+        "drop at hello · c2s · 1st PUB on job",
+        "drop at hello · s2c · 1st MSG on job",
+    }
+    assert {judged.judgement.verdict for judged in one.judged} == {Verdict.DEAF}  # it answers no PING
+    findings = group(one.judged)
+    assert [finding.rate for finding in findings] == [(3, 3), (3, 3)]
+    assert not one.running
+
+
+@pytest.mark.server
+async def test_a_program_that_gives_up_fails_loudly(swept: Sweeping) -> None:
+    one = await swept(python(GIVES_UP))
+    assert {judged.judgement.verdict for judged in one.judged} == {Verdict.FAILED_LOUDLY}
+    assert group(one.judged) == []
+
+
+@pytest.mark.server
+async def test_what_does_not_happen_every_time_is_flaky_and_no_finding(
+    swept: Sweeping, tmp_path: Path
+) -> None:
+    """It hangs in its first run with a fault only."""
+    mark = tmp_path / "hung-once"
+    one = await swept(
+        python(f"""
+    import pathlib
+    link.settimeout(0.3)
+    link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+    try:
+        lines.readline()
+    except TimeoutError:
+        try:
+            pathlib.Path({str(mark)!r}).touch(exist_ok=False)
+        except FileExistsError:
+            sys.exit(0)
+        time.sleep(60)
+    """),
+        subjects=("job",),
+    )
+    verdicts = [judged.judgement.verdict for judged in one.judged]
+    assert Verdict.FLAKY in verdicts
+    assert not any(verdict.found for verdict in verdicts)
+    (flaky,) = (judged for judged in one.judged if judged.judgement.verdict is Verdict.FLAKY)
+    assert (flaky.same, flaky.runs) == (1, 3)
+    assert "deaf at first, then" in flaky.judgement.reasons[0]
+
+
+@pytest.mark.server
+async def test_a_finding_is_reproduced_alone(swept: Sweeping, tmp_path: Path) -> None:
+    found = (await swept(python(WAITS))).judged[0]
+    again = Sweep(OwnServer(), python(WAITS), Folder.begin(tmp_path / "again", {}), QUICK)
+    one = await again.reproduce(found.trial)
+    assert (one.judgement.verdict, one.same, one.runs, one.confirmed) == (Verdict.DEAF, 3, 3, True)
+
+
+@pytest.mark.server
+async def test_faults_in_a_recovery_are_tried_with_depth_two(swept: Sweeping) -> None:
+    """It connects anew once, and the second fault acts on that connection."""
+    program = python(
+        """
+    def connect(number):
+        global link, lines
+        link = socket.create_connection((host, int(port)))
+        link.settimeout(0.5)
+        lines = link.makefile("rb")
+        lines.readline()
+        ask(b'CONNECT {"verbose":false,"name":"worker"}\\r\\n')
+        link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+        return lines.readline().startswith(b"MSG")
+    try:
+        got = connect(1)
+    except OSError:
+        got = False
+    if not got:
+        sys.exit(0 if connect(2) else 3)
+    """
+    )
+    shallow = await swept(program, faults=("cut",), subjects=("job",))
+    deep = await swept(program, faults=("cut",), subjects=("job",), depth=2)
+    assert {judged.trial.depth for judged in shallow.judged} == {1}
+    second = [judged for judged in deep.judged if judged.trial.depth == 2]
+    assert second
+    assert {judged.trial.place.position.connection for judged in second} == {"worker/2"}
+    assert Verdict.FAILED_LOUDLY in {judged.judgement.verdict for judged in second}
+
+
+# -- what is tried
+
+
+@pytest.mark.server
+async def test_shards_share_the_trials_out(swept: Sweeping) -> None:
+    program = python(GIVES_UP)
+    parts = [await swept(program, shard=(number, 2), budget=0.0) for number in (1, 2)]
+    whole = await swept(program, budget=0.0)
+    names = [[title(trial) for trial in one.trials] for one in (*parts, whole)]
+    assert sorted(names[0] + names[1]) == sorted(names[2])
+    assert not whole.judged
+
+
+@pytest.mark.server
+async def test_a_sweep_that_was_stopped_goes_on(swept: Sweeping) -> None:
+    program = python(WAITS)
+    stopped = await swept(program, budget=0.0)
+    assert (len(stopped.trials), stopped.judged) == (2, [])
+    first = await swept(program, resume=True)
+    again = await swept(program, resume=True)
+    assert {title(one.trial) for one in again.judged} == {title(one.trial) for one in first.judged}
+    assert [one.rate for one in group(again.judged)] == [(3, 3), (3, 3)]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sys.exit(4)", "ended with 4, without any fault"),
+        ("print('no such stream'); sys.exit(1)", "no such stream"),
+        ("time.sleep(60)", "did not end within 0.8 s, without any fault"),
+    ],
+)
+async def test_a_program_that_fails_by_itself_is_not_swept(swept: Sweeping, text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        await swept(python(text), limit=0.8)
+
+
+@pytest.mark.server
+async def test_a_check_that_fails_by_itself_stops_the_sweep(swept: Sweeping) -> None:
+    with pytest.raises(ConfigError, match="the check ended with 3, without any fault"):
+        await swept(python(GIVES_UP), check="exit 3")
+
+
+# -- turns
+
+
+async def test_a_run_that_waits_lends_its_turn(autojump_clock: trio.testing.MockClock) -> None:
+    turns = Turns(1, 2)
+    ended: list[tuple[str, float]] = []
+
+    async def run(name: str, seconds: float) -> None:
+        async def work() -> None:
+            await trio.sleep(seconds)
+
+        await turns.take(work, lend_after=2.0)
+        ended.append((name, trio.current_time() - began))
+
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, "hangs", 30.0)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(run, "first", 1.0)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(run, "second", 1.0)
+    assert ended == [("first", 3.0), ("second", 4.0), ("hangs", 30.0)]
+
+
+async def test_no_more_runs_wait_than_may(autojump_clock: trio.testing.MockClock) -> None:
+    turns = Turns(1, 1)
+    at_once, most = 0, 0
+
+    async def work() -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(30)
+        at_once -= 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(turns.take, work, 1.0)
+    assert most == 2
+
+
+async def test_a_failed_run_gives_its_turn_back(autojump_clock: trio.testing.MockClock) -> None:
+    turns = Turns(1, 0)
+
+    async def fails() -> None:
+        raise ValueError
+
+    async def works() -> int:
+        return 1
+
+    with pytest.RaisesGroup(ValueError):
+        await turns.take(fails, 1.0)
+    with trio.fail_after(1):
+        assert await turns.take(works, 1.0) == 1
