@@ -7,6 +7,7 @@ from typing import Final
 
 from natsproxy.check.history import Connection, History, Moment, Table
 from natsproxy.check.statement import CANNOT_SAY, FOUND, Proof, Statement
+from natsproxy.wire.ops import C2S, Direction, Op
 
 FORGOT: Final = "more was open at once than a check remembers"
 """The reason where a table was full."""
@@ -18,7 +19,11 @@ class Check:
     """One check of one recording.
 
     name: as in the table of checks.  statements: those made so far.
+    from_client, from_server: the ops that it looks at; it sees no others.
     """
+
+    from_client: tuple[Op, ...] = ()
+    from_server: tuple[Op, ...] = ()
 
     def __init__(self, name: str, history: History) -> None:
         self.name = name
@@ -26,6 +31,10 @@ class Check:
         self.statements: list[Statement] = []
         self._reasons: dict[str, Statement] = {}
         self._found = 0
+
+    def looks_at(self, direction: Direction, op: Op) -> bool:
+        """Tell whether it looks at frames of an op."""
+        return op in (self.from_client if direction == C2S else self.from_server)
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""

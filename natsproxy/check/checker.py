@@ -27,6 +27,7 @@ from natsproxy.check.payloads import ChangedPayloads
 from natsproxy.check.requests import StoredTwice, UnansweredRequests
 from natsproxy.check.statement import Statement
 from natsproxy.errors import ConfigError
+from natsproxy.wire.ops import C2S, S2C, Op
 
 
 class Row(NamedTuple):
@@ -76,9 +77,14 @@ def check_captures(
     for path in captures:
         history = History(open_capture(path, lost), str(path), messages, patience)
         checks = [CHECKS[name].kind(name, history) for name in chosen]
+        interested = {
+            (way, op): [check.saw for check in checks if check.looks_at(way, op)]
+            for way in (C2S, S2C)
+            for op in Op
+        }
         for moment in history.moments():
-            for check in checks:
-                check.saw(moment)
+            for saw in interested[moment.direction, moment.frame.op]:
+                saw(moment)
         for check in checks:
             statements += check.over()
     return statements

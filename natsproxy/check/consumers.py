@@ -69,6 +69,9 @@ class OrderedGaps(Check):
     generated name with another number, or if the other one of the same filter had a gap.
     """
 
+    from_client = PUBLISHES
+    from_server = DELIVERIES
+
     repetitions = False
 
     def __init__(self, name: str, history: History) -> None:
@@ -189,6 +192,9 @@ class UnackedDeliveries(Check):
     The time of ack_wait has gone by, too, without a redelivery, or the client has left.
     """
 
+    from_client = PUBLISHES
+    from_server = DELIVERIES
+
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
         self._held: Table[tuple[Connection, Consumer], OrderedDict[int, Proof]] = Table()
@@ -272,6 +278,9 @@ class EndlessPulls(Check):
 
     A client that unsubscribes, or leaves, ends its pulls.
     """
+
+    from_client = (*PUBLISHES, Op.UNSUB)
+    from_server = DELIVERIES
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
@@ -358,6 +367,9 @@ def _pulled(moment: Moment) -> tuple[Consumer | None, bytes]:
 
 class StalledConsumers(Check):
     """A push consumer that waits for an answer to flow control, says so in heartbeats, and never gets it."""
+
+    from_client = PUBLISHES
+    from_server = DELIVERIES
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)

@@ -9,7 +9,17 @@ from typing import Any, Final
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import FORGOT, Check
 from natsproxy.check.consumers import ACK_WAIT, named
-from natsproxy.check.history import DELIVERIES, Connection, Consumer, History, Moment, Request, Sub, Table
+from natsproxy.check.history import (
+    DELIVERIES,
+    PUBLISHES,
+    Connection,
+    Consumer,
+    History,
+    Moment,
+    Request,
+    Sub,
+    Table,
+)
 from natsproxy.check.statement import Proof
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import AckSubject, number
@@ -26,6 +36,8 @@ class MessagesAfterUnsub(Check):
     Some may be on their way when the client unsubscribes.  Not any more when a PING that the client sent
     after the UNSUB is answered, or after two seconds.
     """
+
+    from_server = DELIVERIES
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -47,6 +59,8 @@ class GroupRepetitions(Check):
 
     Looked back on are the last 100,000 messages.
     """
+
+    from_server = DELIVERIES
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
@@ -140,6 +154,9 @@ class LostPublishes(Check):
     Of core subscriptions: those that the server knew before the publish, and that lived on until a PING after
     the ack was answered.  Of consumers: messages that were passed over, or that came and were dropped here.
     """
+
+    from_client = (*PUBLISHES, Op.SUB, Op.UNSUB)
+    from_server = (*DELIVERIES, Op.PONG)
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)

@@ -10,6 +10,7 @@ recording may have missed.  Every table is bounded.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -57,7 +58,10 @@ Consumer = tuple[bytes, bytes]
 """Stream and consumer."""
 _SHOWN: Final = 200
 """Characters of a control line that a proof shows."""
-_LATE: Final = "the connection was open before the recording began"
+_VALUE: Final = re.compile(rb"[0-9A-Za-z.:+-]*[0-9][0-9A-Za-z.:+-]*")
+"""A number, a time or an id."""
+_SHAPED: Final = 4096
+"""Bytes of a body in which those are looked for."""
 
 
 class Table(BoundedDict[K, V]):
@@ -206,26 +210,26 @@ class Moment(NamedTuple):
     @property
     def proof(self) -> Proof:
         """The frame as a proof."""
-        frame = self.frame
+        frame, history = self.frame, self.history
+        known = history.latest_proof
+        if known is not None and known[0] is frame and known[1] is self.status:
+            return known[2]
         text = frame.line[:_SHOWN].decode(errors="replace").strip()
         if self.status is not None:
             text += " " + frame.headers[:_SHOWN].split(b"\r\n", 1)[0].decode(errors="replace")
-        return Proof(
-            self.history.name,
-            str(self.conn.id),
-            self.direction.label,
-            self.ordinal,
-            self.t,
-            text,
-            self.cause,
+        proof = Proof(
+            history.name, str(self.conn.id), self.direction.label, self.ordinal, self.t, text, self.cause
         )
+        history.latest_proof = (frame, self.status, proof)  # several checks ask for it
+        return proof
 
 
 @dataclass(eq=False, slots=True)
 class Request:
     """A publish with a reply subject.
 
-    key: hash of subject, headers and body.  reached: it went to the server.  came, got: answers of the
+    key: hash of subject, headers and body.  asks: that of subject and body; shape: the same without the
+    numbers and ids in the body.  reached: it went to the server.  came, got: answers of the
     server, and to the client.  lost: the last answer that did not go on.  ack: the publish ack in the first
     one.  again: the reply subject was used before.
     """
@@ -234,6 +238,8 @@ class Request:
     subject: bytes
     reply: bytes
     key: int
+    asks: int
+    shape: int
     proof: Proof
     t: int
     reached: bool
@@ -263,6 +269,7 @@ class History:
         self.end = 0
         self.cut = reader.tail() is not None
         self.filtered = ""
+        self.latest_proof: tuple[Frame, StatusKind | None, Proof] | None = None
         self.gap = -1
         self.withheld = -1
         self.connections: Table[ConnectionId, Connection] = Table()
@@ -406,12 +413,14 @@ class History:
             if known is not None and moment.of is not None:
                 known.reached = True
             return known
-        key = hash((frame.subject, frame.headers, frame.body if moment.whole else b""))
+        body = frame.body if moment.whole else b""
         found = self.requests[frame.reply] = Request(
             moment.conn,
             frame.subject,
             frame.reply,
-            key,
+            hash((frame.subject, frame.headers, body)),
+            hash((frame.subject, body)),
+            hash((frame.subject, _VALUE.sub(b"", body[:_SHAPED]))),
             moment.proof,
             moment.t,
             moment.passed,

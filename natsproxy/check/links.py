@@ -13,12 +13,16 @@ from natsproxy.session import close_reasons
 from natsproxy.units import short_duration
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
+_KEEP_ALIVE: Final = (Op.PING, Op.PONG)
 _MOST: Final = 64
 """PINGs of one side that are remembered while they are open; no client has more."""
 
 
 class UnansweredPings(Check):
     """PINGs of a client or of the server that had no PONG in five seconds, on a connection that stayed."""
+
+    from_client = _KEEP_ALIVE
+    from_server = _KEEP_ALIVE
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
@@ -73,6 +77,9 @@ class DeafClients(Check):
     (as seen on the connection, else two minutes), or the proxy ended the connection because the client took
     no bytes.
     """
+
+    from_client = _KEEP_ALIVE
+    from_server = (*_KEEP_ALIVE, *DELIVERIES)
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)

@@ -30,6 +30,9 @@ class ChangedPayloads(Check):
     Only bodies are compared: servers add headers.
     """
 
+    from_client = PUBLISHES
+    from_server = DELIVERIES
+
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
         self._messages = history.messages

@@ -6,7 +6,7 @@ from typing import Final
 
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import FORGOT, Check
-from natsproxy.check.history import PUBLISHES, Connection, History, Moment, Request, Table
+from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, History, Moment, Request, Table
 from natsproxy.check.statement import Proof
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import PublishAck, publish_ack
@@ -16,21 +16,25 @@ from natsproxy.wire.ops import C2S, Op
 
 _COPIES: Final = 16
 """Messages of one content that are remembered."""
-_KEEPALIVE: Final = (Op.PING, Op.PONG)
 
 
 class UnansweredRequests(Check):
     """Requests that got neither an answer nor a 503 while their client waited.
 
-    Of a question that the client asked again, with the same words, the last request counts.
+    Of a question that the client asked again the last request counts: with the same words, or, after some
+    waiting, with other numbers and ids in them.
     The client's patience: until it unsubscribes the reply subject, or leaves without another word; else five
     seconds.
     """
+
+    from_client = (*PUBLISHES, Op.SUB, Op.UNSUB)
+    from_server = DELIVERIES
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
         self._open: Table[bytes, Request] = Table()
         self._asked_before: Table[tuple[str, int], Request] = Table()
+        self._asked_alike: BoundedDict[tuple[str, int], Request] = BoundedDict()
         self._last: Table[Connection, int] = Table()
         self._given_up: Table[bytes, Proof] = Table()
 
@@ -40,7 +44,7 @@ class UnansweredRequests(Check):
         if moment.direction == C2S and moment.sent:
             if frame.op == Op.UNSUB:
                 self._unsubscribed(moment)
-            elif frame.op not in _KEEPALIVE:
+            else:
                 self._last[moment.conn] = moment.t
             if frame.op in PUBLISHES and moment.request is not None and _asks(moment):
                 self._asked(moment.request)
@@ -48,14 +52,19 @@ class UnansweredRequests(Check):
             self._answered(moment.request)
 
     def _asked(self, request: Request) -> None:
-        before = self._asked_before.pop((request.conn.name, request.key), None)
+        name = request.conn.name
+        before = self._asked_before.pop((name, request.asks), None)
         if before is not None:
             self._open.pop(before.reply, None)
-        self._asked_before[request.conn.name, request.key] = self._open[request.reply] = request
+        alike = self._asked_alike.get((name, request.shape))
+        if alike is not None and request.t - alike.t >= self.history.patience.left:
+            self._open.pop(alike.reply, None)
+        self._asked_alike[name, request.shape] = request
+        self._asked_before[name, request.asks] = self._open[request.reply] = request
 
     def _answered(self, request: Request) -> None:
         if self._open.pop(request.reply, None) is not None:
-            self._asked_before.pop((request.conn.name, request.key), None)
+            self._asked_before.pop((request.conn.name, request.asks), None)
 
     def _unsubscribed(self, moment: Moment) -> None:
         sub = moment.conn.subs.get(moment.frame.sid)
@@ -113,6 +122,9 @@ class StoredTwice(Check):
     Nats-Msg-Id prevents it: the second ack then says "duplicate".  That the first one was stored is known
     from its ack, which was lost behind the proxy, or from its delivery.
     """
+
+    from_client = PUBLISHES
+    from_server = DELIVERIES
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
