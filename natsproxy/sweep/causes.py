@@ -39,7 +39,8 @@ class Cause(NamedTuple):
         about = f"of {self.of}" if self.of else ""
         where = f"in {self.place.partition(' (')[0]}" if self.place else ""
         words = " ".join((self.verdict.value, self.fault, self.what, about, where))
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip("-.")
+        plain = words.replace("*", "any").replace(">", "all")
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")
         if self.state or len(plain) > _LONGEST or _is_odd(self.of):
             digest = hashlib.sha256(repr((words, self.place, self.state)).encode()).hexdigest()[:4]
             return f"{plain[:_LONGEST].rstrip('-.')}-{digest}"

@@ -24,7 +24,7 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS
 
 _LAST: Final = 40
-_WIDTH: Final = 160
+_WIDTH: Final = 120
 _ARROWS: Final = {C2S: "→"}
 _FROM_SERVER: Final = "←"
 _FAULT: Final = "  ◀ the fault"
@@ -47,7 +47,7 @@ def conversation(path: Path, firings: Collection[Firing] = (), last: int = _LAST
             continue
         count += 1
         struck = isinstance(found, Listed) and _place(found) in hit
-        line = f"{(wall - begin) / SECOND:10.4f}  {text}"[:_WIDTH] + (_FAULT if struck else "")
+        line = f"{(wall - begin) / SECOND:10.4f}  {text}" + (_FAULT if struck else "")
         if struck and first is None:
             first = count, line
         shown_last.append((struck, line))
@@ -91,7 +91,11 @@ def _frame(found: Listed) -> str:
         return "  ".join([*filter(None, parts), "a part of a control line"])
     about = " ".join(filter(None, _about(found, frame)))
     marks = f"  [{'; '.join(remarks(one))}]" if remarks(one) else ""
-    return f"{'  '.join(filter(None, parts))} {frame.op.label:<5} {about}".rstrip() + marks
+    return f"{'  '.join(filter(None, parts))} {frame.op.label:<5} {_cut(about)}".rstrip() + marks
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[:_WIDTH]}…"
 
 
 def _about(found: Listed, frame: Frame) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Final
 
 from natsproxy.printable import printable
@@ -81,7 +82,16 @@ def _wrong(judgement: Judgement, run: Run, found: History) -> str:
 
 def _stuck(judgement: Judgement, run: Run, found: History) -> str:
     connected = "stays connected" if run.open else "has no connection"
-    return f"the program {connected}, {_afterwards(run, found)}, and does not end in {run.limit:g} s"
+    does = ", ".join([connected, _afterwards(run, found), *_deaf(run)])
+    return f"the program {does}, and does not end in {run.limit:g} s"
+
+
+def _deaf(run: Run) -> Iterator[str]:
+    """Yield what a client fails to do that is connected and takes nothing."""
+    if any(one.alive is False for one in run.open):
+        yield "answers no PING"
+    if unread := sum(one.unread or 0 for one in run.open):
+        yield f"leaves {_count(unread, 'byte')} unread"
 
 
 def _afterwards(run: Run, found: History) -> str:

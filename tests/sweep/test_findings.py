@@ -52,12 +52,13 @@ def test_the_least_trial_is_one_that_failed_every_time(tmp_path: Path) -> None:
 
 
 def test_the_sentence_of_a_deaf_consumer(tmp_path: Path) -> None:
-    one = run(tmp_path / "run.nats.txt", ORDERED, code=None, at=3, open=deaf(alive=False))
+    one = run(tmp_path / "run.nats.txt", ORDERED, code=None, at=3, open=deaf(alive=False, unread=70))
     made = trial("cut", what="delivery", direction="s2c", of="ORDERS/worker")
     (found,) = group([judged(made, one, Verdict.DEAF)])
     assert found.sentence == (
         "After the connection is cut at the 1st delivery of ORDERS/worker to client worker, the program "
-        "stays connected, gets heartbeats and never a message and sends nothing, and does not end in 30 s."
+        "stays connected, gets heartbeats and never a message and sends nothing, answers no PING, "
+        "leaves 70 bytes unread, and does not end in 30 s."
     )
 
 

@@ -68,7 +68,7 @@ def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None
     one.run.stack = 'Task a (most recent call last):\n  File "worker.py", line 3, in main\n'
     done = result(folder, [one])
     folder.finish(done, group([one]))
-    where = tmp_path / "out" / "01-hung-drop-PUB-of-orders"
+    where = tmp_path / "out" / "01-hung-drop-PUB-of-orders.any"
     assert sorted(path.name for path in where.iterdir()) == [
         "README.txt",
         "baseline.ncap",
@@ -81,7 +81,7 @@ def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None
     (rule,) = rules_file(where / "fault.toml")
     assert rule.table == RULE
     assert len((where / "fault.toml").read_text().strip().splitlines()) <= 9
-    assert find_trial(tmp_path / "out", "01") == find_trial(tmp_path / "out", "hung-drop-PUB-of-orders")
+    assert find_trial(tmp_path / "out", "01") == find_trial(tmp_path / "out", "hung-drop-PUB-of-orders.any")
     assert find_trial(tmp_path / "out", "1") == one.trial
     assert list(open_capture(where / "run.ncap").items())
     said = (where / "README.txt").read_text()
@@ -183,5 +183,5 @@ def test_the_report_has_all_numbers(tmp_path: Path) -> None:
     }
     assert (facts["stopped"], facts["baseline"]["places"]) == ("its time was over", 2)
     assert [(one["title"], one["accepted"]) for one in facts["findings"]] == [
-        ("01-hung-drop-PUB-of-orders", False)
+        ("01-hung-drop-PUB-of-orders.any", False)
     ]
