@@ -170,7 +170,7 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
 
 
 def _options(given: dict[str, Any]) -> SweepOptions:
-    names = tuple(filter(None, (given["faults"] or "").replace(" ", "").split(","))) or DEFAULTS
+    names = tuple(filter(None, (given["faults"] or "").replace(" ", "").split(",")))
     try:
         chosen(names)
     except ValueError as error:

@@ -37,6 +37,7 @@ from natsproxy.sweep.worlds import OwnServer, World
 
 _WAITING: Final = 8  # runs beside each one that has a turn, when they have lent theirs
 _LENT: Final = 2.0  # a run lends its turn after so many times a clean one
+_LONG_SILENCE: Final = 120.0  # seconds that a run with a pause may have where nobody asked for it
 _SHOWN: Final = 400  # characters of a program's output in an error
 T = TypeVar("T")
 
@@ -45,15 +46,16 @@ T = TypeVar("T")
 class SweepOptions:
     """The trials that are wanted, and how often each run is made.
 
-    faults: names of groups or variants.  subjects: patterns of those that the frames are about; () for any.
-    everything: all places, not one of each class.  shard: number and number of parts.  baseline: clean runs.
-    confirm: runs of a trial before it is a finding.  budget: seconds in which trials begin, None: until all
-    are done.  jobs: runs at once, where the world allows it.  patience: seconds that a run has at least;
-    None: by the traffic.  limit: seconds for a clean run.  depth: 2 for faults in the recovery from another
-    one.  check: a shell command that tells, by exit code and output, whether the program has done its work.
+    faults: names of groups or variants; () for those that are tried where nobody names any.  subjects:
+    patterns of those that the frames are about; () for any.  everything: all places, not one of each class.
+    shard: number and number of parts.  baseline: clean runs.  confirm: runs of a trial before it is a
+    finding.  budget: seconds in which trials begin, None: until all are done.  jobs: runs at once, where the
+    world allows it.  patience: seconds that a run has at least; None: by the traffic.  limit: seconds for a
+    clean run.  depth: 2 for faults in the recovery from another one.  check: a shell command that tells, by
+    exit code and output, whether the program has done its work.
     """
 
-    faults: tuple[str, ...] = faults.DEFAULTS
+    faults: tuple[str, ...] = ()
     subjects: tuple[str, ...] = ()
     everything: bool = False
     shard: tuple[int, int] = (1, 1)
@@ -123,8 +125,9 @@ class _Group:
 class Sweep:
     """A sweep of one program; `run` may be cancelled, and what was found till then stays.
 
-    baseline, timers: of the clean runs, once they were made.  differs: what differs between them, a sentence
-    each.  places: those that all of them have.  trials: all that were chosen.  judged: those that were tried.
+    baseline, timers: of the clean runs, once they were made.  differs: what differs between them, or is not
+    tried, a sentence each.  places: those that all of them have.  trials: all that were chosen.  judged:
+    those that were tried.
     running: the names of those that run now.
     """
 
@@ -133,6 +136,7 @@ class Sweep:
         self.baseline: Baseline | None = None
         self.timers = UNKNOWN
         self.differs: list[str] = []
+        self._faults = options.faults or faults.DEFAULTS
         self.places: list[Place] = []
         self.trials: list[Trial] = []
         self.judged: list[Judged] = []
@@ -205,6 +209,18 @@ class Sweep:
         self.differs = [*self.baseline.differs, *differs]
         self.timers = await trio.to_thread.run_sync(timers, captures)
         self._lend_after = _LENT * self._slowest
+        self._leave_out_pauses()
+
+    def _leave_out_pauses(self) -> None:
+        """Try no pause that would last for long, unless somebody asked for it."""
+        silence = self.timers.patience(self._slowest, silent=True)
+        if self.options.faults or self.options.patience is not None or silence <= _LONG_SILENCE:
+            return
+        self._faults = tuple(one for one in self._faults if one != "pause")
+        self.differs.append(
+            f"pause is not tried: by its PINGs, the client gives up a silent connection in {silence:.0f} s "
+            "(--faults pause tries it)"
+        )
 
     async def _clean_run(self, number: int) -> Run:
         folder = self._folder.baseline(number)
@@ -234,7 +250,7 @@ class Sweep:
         options = self.options
         about = plan.about(found, options.subjects)
         own = isinstance(self._world, OwnServer)
-        every = faults.trials(about, options.faults, self.timers, own_server=own, after=after)
+        every = faults.trials(about, self._faults, self.timers, own_server=own, after=after)
         order = plan.planned(every, self._folder.failed)
         return plan.shard([*order.first, *(order.others if options.everything else [])], *options.shard)
 

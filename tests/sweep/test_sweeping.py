@@ -241,3 +241,20 @@ async def test_a_failed_run_gives_its_turn_back(autojump_clock: trio.testing.Moc
         await turns.take(fails, 1.0)
     with trio.fail_after(1):
         assert await turns.take(works, 1.0) == 1
+
+
+@pytest.mark.server
+async def test_a_pause_is_tried_by_default_only_where_the_client_finds_out_soon(swept: Sweeping) -> None:
+    """The client of this program would PING for minutes; one run is given a patience of its own."""
+    program = python(GIVES_UP)
+    default, patient, asked = [
+        await swept(program, baseline=1, budget=0.0, subjects=(), **options)
+        for options in (
+            {"faults": (), "patience": None},
+            {"faults": (), "patience": 1.0},
+            {"faults": ("pause",), "patience": None},
+        )
+    ]
+    for one, tried in ((default, False), (patient, True), (asked, True)):
+        assert ("pause" in {trial.fault for trial in one.trials}) is tried
+        assert any(text.startswith("pause is not tried") for text in one.differs) is not tried
