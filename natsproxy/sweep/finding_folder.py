@@ -66,8 +66,7 @@ def readme(finding: Finding, result: SweepResult, path: Path) -> str:
         finding.sentence,
         *(printable(f"- {reason}") for reason in finding.least.judgement.reasons),
         "",
-        f"It failed like this in {same} of {runs} runs."
-        + (f"  {others} other places fail for the same cause." if others else ""),
+        f"It failed like this in {same} of {runs} runs." + _others(others),
         *([f"The program is then in {printable(finding.cause.place)}."] if finding.cause.place else []),
         "",
         "Again:",
@@ -81,3 +80,9 @@ def readme(finding: Finding, result: SweepResult, path: Path) -> str:
         f"    {finding.name}",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _others(count: int) -> str:
+    if not count:
+        return ""
+    return f"  {count} other trial{' fails' if count == 1 else 's fail'} for the same cause."

@@ -123,7 +123,7 @@ def _findings(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]
         yield (
             f'<div class="chips"><span class="tag bad">{_e(finding.cause.verdict.value)}</span>'
             f'<span class="tag">{same} of {runs} runs</span>'
-            f'<span class="tag">{places} place{"" if places == 1 else "s"}</span>{known}</div>'
+            f'<span class="tag">{places} trial{"" if places == 1 else "s"}</span>{known}</div>'
         )
         if finding.cause.place:
             yield f'<p class="note">The program is in <code>{_e(finding.cause.place)}</code>.</p>'
