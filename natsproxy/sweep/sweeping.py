@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ class Sweep:
 
     def seconds_left(self) -> float | None:
         """Return the time in which further trials begin; None for no limit."""
-        return None if self._deadline is None else max(0.0, self._deadline - trio.current_time())
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def patience(self, trial: Trial | None = None) -> float:
         """Return the seconds that a run with a fault has."""
@@ -177,7 +178,7 @@ class Sweep:
         done = {id(one.trial) for one in self.judged}
         self._queue.extend(trial for trial in self.trials if id(trial) not in done)
         if self.options.budget is not None:
-            self._deadline = trio.current_time() + self.options.budget
+            self._deadline = time.monotonic() + self.options.budget
         async with trio.open_nursery() as nursery:
             for _ in range(self._turns.most):
                 nursery.start_soon(self._work)

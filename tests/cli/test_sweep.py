@@ -103,6 +103,13 @@ def test_a_sound_program_has_no_finding(swept: Swept) -> None:
 
 
 @pytest.mark.server
+def test_a_sweep_whose_time_is_over_says_what_it_did_not_try(swept: Swept) -> None:
+    done = swept(GIVES_UP, *QUICK, "--for", "0s")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "0 tried: nothing; its time was over: 2 not tried" in done.stderr
+
+
+@pytest.mark.server
 def test_a_server_of_the_users_is_cleaned_before_each_run(swept: Swept, tmp_path: Path) -> None:
     with NatsServer() as server:
         world = (
