@@ -363,7 +363,8 @@ def _reasons(stream: dict[str, Any] | None, config: dict[str, Any]) -> dict[str,
 
 def _selects(config: dict[str, Any], subject: bytes) -> bool:
     """Tell whether a consumer's filters select a subject."""
-    filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    several = config.get("filter_subjects")
+    filters = several if isinstance(several, list) and several else [config.get("filter_subject") or ">"]
     return any(matches(str(pattern).encode(), subject) for pattern in filters)
 
 

@@ -153,6 +153,28 @@ def test_what_was_forgotten_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert made[-1].sentence.endswith("more was open at once than a check remembers")
 
 
+@pytest.mark.parametrize("value", ["null", "[]", "{}", "-1", "1e400", '"x"', "true", "[1]", '{"a":[]}'])
+def test_strange_values_in_a_configuration_break_nothing(value: str, tmp_path: Path) -> None:
+    names = (
+        "ack_policy ack_wait filter_subject filter_subjects deliver_subject deliver_policy opt_start_seq "
+        "mem_storage num_replicas pause_until max_msgs max_age retention durable_name name"
+    )
+    for name in names.split():
+        config = f'{{"ack_policy":"none","mem_storage":true,"num_replicas":1,"{name}":{value}}}'
+        text = (
+            f"a > SUB {INBOX}.* 1\na > PUB $JS.API.CONSUMER.CREATE.S.c {INBOX}.1\n"
+            f'  json {{"config":{config}}}\n'
+            f'a < MSG {INBOX}.1 1\n  json {{"name":"c","config":{config}}}\n'
+            f"a > PUB $JS.API.STREAM.INFO.S {INBOX}.2\n"
+            f'a < MSG {INBOX}.2 1\n  json {{"config":{{"name":"S","{name}":{value}}}}}\n'
+            f'a > PUB s.3 {INBOX}.3\na < MSG {INBOX}.3 1\n  json {{"stream":"S","seq":2}}\n'
+            "a > SUB d 2\na < MSG s.1 2 $JS.ACK.S.c.1.1.1.1795340332080752913.1\n"
+            "a < MSG s.1 2 $JS.ACK.S.c.1.4.3.1795340332080752913.1\n"
+            "a > PUB $JS.ACK.S.c.1.4.3.1795340332080752913.1\n@ +99s\na closed client-closed\n"
+        )
+        assert {one.clients for one in statements(tmp_path, text, "wrong") if one.found} <= {("worker",)}
+
+
 def test_the_findings_of_a_check_are_bounded(tmp_path: Path) -> None:
     text = f"a > SUB {INBOX}.* 1\n" + "".join(f"a > PUB q.{n} {INBOX}.{n}\n" for n in range(130))
     made = statements(tmp_path, text + "@ +6s\na > PING\n", "wrong", "request_without_answer")
