@@ -56,7 +56,6 @@ def page(result: SweepResult, findings: Sequence[Finding]) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             '<meta name="generator" content="natsproxy">',
-            '<link rel="icon" href="data:,">',
             f"<title>{_e(result.program)} · natsproxy sweep</title>",
             f"<style>{style}</style>",
             "</head>",
