@@ -8,19 +8,20 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from natsproxy.testing import NatsServer, SeenFrame, TestProxy
-from tests.sweep.programs import SOUND, TWINS, VICTIMS, Program
+from tests.sweep.programs import SOUND, TWINS, VICTIMS, ZOO, Program
 
 pytestmark = pytest.mark.server
 _ENDS = 60.0  # seconds, for a machine that is busy with other work
-_HANGS = 2.5  # seconds; a reconnect takes 0.2
+_HANGS = 2.5  # seconds after its rules acted; a reconnect takes 0.2
 _HANGS_LONG = 35.0  # longer than any timer of a client under test
 Rule = dict[str, Any]
 
@@ -49,6 +50,8 @@ FAULTS: dict[str, list[list[Rule]]] = {
     ],
     "push-3.3.1": [[_once("drop", role="flow-reply")]],
     "import": _LOST_PUBLISH,
+    "ordered-forever": [[_once("reset", role="delivery")]],
+    "objects": [[_once("reset", role="delivery")]],
     "js-ordered": [
         [_once("reset", role="delivery")],
         [_once("drop", role="delivery", after=11)],
@@ -62,7 +65,7 @@ _CUT_IN_PAYLOAD = [
     _once("slice", direction="s2c", op="MSG", subject="orders.handed_on", size=50, delay="2s", lasts="5s"),
     _once("reset", op="PUB", subject="orders.new", after=2),
 ]
-_TWIN_OF = {victim: twin for victim in VICTIMS for twin in TWINS if victim.source == twin.source}
+_TWIN_OF = {victim: twin for victim in VICTIMS for twin in (*TWINS, *SOUND) if victim.source == twin.source}
 _HANGING = [(victim, rules) for victim in VICTIMS for rules in FAULTS.get(victim.name, ())]
 _TITLES = [f"{victim.name}-{rules[0]['kind']}-{at}" for at, (victim, rules) in enumerate(_HANGING)]
 
@@ -95,9 +98,7 @@ def _run(program: Program, rules: list[Rule], limit: float, printed: Path) -> En
             command, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            code = process.wait(limit)
-        except subprocess.TimeoutExpired:
-            code = None
+            code = _code(process, proxy, rules, limit)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -105,11 +106,22 @@ def _run(program: Program, rules: list[Rule], limit: float, printed: Path) -> En
         return Ended(code, printed.read_text(), list(proxy.frames()), len(proxy.firings))
 
 
+def _code(process: subprocess.Popen[bytes], proxy: TestProxy, rules: list[Rule], limit: float) -> int | None:
+    """Return the exit code; None where there is none `limit` seconds after the last rule acted."""
+    deadline = time.monotonic() + _ENDS
+    while rules and len({one.rule for one in proxy.firings}) < len(rules) and time.monotonic() < deadline:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(0.02)
+    with suppress(subprocess.TimeoutExpired):
+        return process.wait(limit)
+    return None
+
+
 def _named(program: Program) -> str:
     return program.name
 
 
-@pytest.mark.parametrize("program", [*VICTIMS, *TWINS, *SOUND], ids=_named)
+@pytest.mark.parametrize("program", [*VICTIMS, *TWINS, *SOUND, *ZOO], ids=_named)
 def test_a_program_ends_well_without_a_fault(program: Program, tmp_path: Path) -> None:
     ended = _run(program, [], _ENDS, tmp_path / "output")
     assert ended.code == 0, ended.output

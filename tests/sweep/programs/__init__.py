@@ -16,6 +16,7 @@ from natsproxy.sweep.values import Verdict
 from tests.kit import c, go
 from tests.kit.node import MISSING as MISSING_NODE
 from tests.kit.node import has_node, node_path
+from tests.testing import zoo
 
 HERE: Final = Path(__file__).parent
 
@@ -129,18 +130,33 @@ VICTIMS: Final = (
         why="nats.go 1.22.1: PublishAsyncComplete() waits for a lost ack for ever (nats.go#1819)",
     ),
     Program(
+        "ordered-forever",
+        "python",
+        PYTHON / "ordered.py",
+        setup=_LOG,
+        finds=(Finding(_HUNG, "cut", "delivery"),),
+        why="nats-py 2.16.0: an ordered consumer that is cut at its first message gets heartbeats only",
+    ),
+    Program(
+        "objects",
+        "python",
+        PYTHON / "objects.py",
+        finds=(Finding(_HUNG, "cut", "delivery"),),
+        why="nats-py 2.16.0: an object is read by an ordered consumer, with the same weakness",
+    ),
+    Program(
         "js-ordered",
         "javascript",
         JAVASCRIPT / "ordered.js",
         setup=_LOG,
-        finds=(Finding(_DEAF, "cut", "delivery"), Finding(_DEAF, "drop", "delivery")),
+        finds=(Finding(_HUNG, "cut", "delivery"), Finding(_HUNG, "drop", "delivery")),
         why="@nats-io/jetstream 3.4.0: an ordered consumer pulls on behind a lost end of the stream",
     ),
     Program(
         "go-ordered",
         "go",
         GO / "ordered.go",
-        finds=(Finding(_DEAF, "cut", "delivery"), Finding(_DEAF, "drop", "delivery")),
+        finds=(Finding(_HUNG, "cut", "delivery"), Finding(_HUNG, "drop", "delivery")),
         why="nats.go 1.22.1: an ordered consumer does not miss its first message",
     ),
     Program(
@@ -159,6 +175,7 @@ TWINS: Final = (
     Program("upload-small", "python", PYTHON / "upload.py", ("--small",)),
     Program("push-3.4.0", "javascript", JAVASCRIPT / "push.js", ("@nats-io/jetstream",), setup=_PHOTOS),
     Program("import-deadline", "go", GO / "import.go", ("-deadline", "2s")),
+    Program("objects-deadline", "python", PYTHON / "objects.py", ("--deadline",)),
     Program("js-ordered-deadline", "javascript", JAVASCRIPT / "ordered.js", ("--deadline",), setup=_LOG),
     Program("go-ordered-deadline", "go", GO / "ordered.go", ("-deadline", "3s")),
     Program("echo-threads", "c", C / "echo.c", ("threads",)),
@@ -181,3 +198,10 @@ SOUND: Final = (
     Program("go-pull", "go", GO / "pull.go", setup=_JOBS),
 )
 """Programs that get over each fault, or fail loudly in their own time."""
+
+_ZOO: Final = Path(zoo.__file__).parent / "python"
+ZOO: Final = tuple(
+    Program(f"zoo-{name}", "python", _ZOO / f"{name}.py")
+    for name in ("crew", "seats", "tally", "catalog", "desk")
+)
+"""Sound programs of the zoo that need nobody else; `crew` is its work queue, with an ack_wait of 30 s."""

@@ -10,8 +10,8 @@ MESSAGES = 12
 
 
 async def main(patience: float | None) -> None:
-    nc = await nats.connect(os.environ["NATS_URL"], name="ordered")
-    sub = await nc.jetstream().subscribe("log.line", ordered_consumer=True, idle_heartbeat=0.5)
+    nc = await nats.connect(os.environ["NATS_URL"], name="ordered", reconnect_time_wait=0.2)
+    sub = await nc.jetstream().subscribe("log.line", ordered_consumer=True)
     for number in range(1, MESSAGES + 1):
         line = await sub.next_msg(timeout=patience)
         if int(line.data) != number:
