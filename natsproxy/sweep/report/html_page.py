@@ -156,13 +156,13 @@ def _map(result: SweepResult) -> Iterator[str]:
             alike[class_of(one.trial.place), one.trial.fault] = one
     yield '<section id="map"><header><h2>The conversation, and each fault in it</h2></header>'
     yield f'<div class="keys">{"".join(_keys())}</div>'
-    yield '<div class="scroll"><table class="map"><thead><tr><th class="num">ms</th><th>frame</th>'
-    yield "<th>client · proxy · server</th><th>state</th>"
+    yield '<div class="scroll"><table class="map"><thead><tr><th class="num">ms</th>'
+    yield "<th>connection</th><th>frame</th><th>client · proxy · server</th><th>state</th>"
     yield "".join(f'<th class="f" scope="col">{_e(fault)}</th>' for fault in faults) + "</tr></thead><tbody>"
     rows = _rows(result.places, {position for position, _ in tried})
     for number, (place, count) in enumerate(rows):
         if number >= _ROWS:
-            yield f'<tr><td colspan="{4 + len(faults)}">and further places, in report.json</td></tr>'
+            yield f'<tr><td colspan="{5 + len(faults)}">and further places, in report.json</td></tr>'
             break
         cells = "".join(
             _cell(fault, tried.get((place.position, fault)), alike.get((class_of(place), fault)))
@@ -190,7 +190,8 @@ def _row(place: Place, count: int) -> str:
     more = f" &times; {count:,}" if count > 1 else f" #{position.n}"
     return (
         f'<td class="num">{place.t * 1000 / SECOND:,.1f}</td>'
-        f'<td class="place" title="{_e(position.connection)}">{_e(position.what + about)}{more}</td>'
+        f'<td class="name">{_e(position.connection)}</td>'
+        f'<td class="place">{_e(position.what + about)}{more}</td>'
         f'<td class="lanes">{_lanes(position.direction)}</td>'
         f'<td class="state">{_e(place.state)}</td>'
     )
