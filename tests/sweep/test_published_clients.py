@@ -1,4 +1,4 @@
-"""Sweeps of programs with published clients, by the command alone: known weaknesses are found, and nothing else.
+"""Sweeps of programs with published clients, by the command alone: known weaknesses are found, and no others.
 
 Nobody tells the sweep where to look.  Each takes minutes, which are mostly the programs' own time-outs.
 """
@@ -56,7 +56,7 @@ def test_a_weakness_is_found_every_time(program: Program, tmp_path: Path) -> Non
     assert found >= {(one.verdict.value, one.fault, one.what) for one in program.finds}
 
 
-@pytest.mark.parametrize("program", (*TWINS, *SOUND, *ZOO), ids=lambda program: program.name)
+@pytest.mark.parametrize("program", [*TWINS, *SOUND, *ZOO], ids=lambda program: program.name)
 def test_a_sound_program_has_no_finding(program: Program, tmp_path: Path) -> None:
     facts = swept(program, tmp_path)
     assert facts["findings"] == []
