@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import FORGOT, Check
@@ -134,6 +134,18 @@ class _Expected:
     came: Proof | None = None
 
 
+class _Miss(NamedTuple):
+    """A stored message that a consumer did not give to a client.
+
+    proof: of that.  came: it came from the server, and did not go on.
+    """
+
+    consumer: Consumer
+    conn: Connection
+    proof: Proof
+    came: bool
+
+
 @dataclass(slots=True)
 class _Progress:
     """The deliveries of a consumer, by stream sequence.
@@ -168,7 +180,7 @@ class LostPublishes(Check):
         self._subjects: BoundedDict[tuple[Connection, bytes, bytes], None] = BoundedDict()
         self._stored: Table[bytes, Table[int, Request]] = Table()
         self._progress: Table[bytes, Table[bytes, _Progress]] = Table()
-        self._missing: Table[tuple[Consumer, int], tuple[Connection, Proof, bool]] = Table()
+        self._missing: Table[tuple[bytes, int], list[_Miss]] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -258,7 +270,7 @@ class LostPublishes(Check):
         self._stored.setdefault(stream, Table())[ack.seq] = request
         for name, progress in self._progress.get(stream, Table()).items():
             if progress.last - _WINDOW < ack.seq < progress.last and ack.seq not in progress.got:
-                self._miss((stream, name), ack.seq, progress.conn, request.proof, came=False)
+                self._miss(ack.seq, _Miss((stream, name), progress.conn, request.proof, came=False))
 
     # -- consumers
 
@@ -271,18 +283,27 @@ class LostPublishes(Check):
             progress.got[seq] = None
             if len(progress.got) > _WINDOW:
                 progress.got.popitem(last=False)
-            self._missing.pop((consumer, seq), None)
+            self._came(consumer, seq, moment.conn)
         else:
-            self._miss(consumer, seq, moment.conn, moment.proof, came=True)
+            self._miss(seq, _Miss(consumer, moment.conn, moment.proof, came=True))
         if seq > progress.last:
             stored = self._stored.get(ack.stream)
             for over in range(max(progress.last + 1, seq - _WINDOW), seq) if stored else ():
                 if stored is not None and over in stored:
-                    self._miss(consumer, over, moment.conn, moment.proof, came=False)
+                    self._miss(over, _Miss(consumer, moment.conn, moment.proof, came=False))
             progress.last = seq
 
-    def _miss(self, consumer: Consumer, seq: int, conn: Connection, proof: Proof, *, came: bool) -> None:
-        self._missing.setdefault((consumer, seq), (conn, proof, came))
+    def _miss(self, seq: int, miss: _Miss) -> None:
+        missing = self._missing.setdefault((miss.consumer[0], seq), [])
+        if len(missing) < _WINDOW and all(one.consumer != miss.consumer for one in missing):
+            missing.append(miss)
+
+    def _came(self, consumer: Consumer, seq: int, conn: Connection) -> None:
+        """Note that a message reached a client after all, by its consumer or another one of the client."""
+        missing = self._missing.pop((consumer[0], seq), None)
+        left = [one for one in missing or () if one.consumer != consumer and one.conn is not conn]
+        if left:
+            self._missing[consumer[0], seq] = left
 
     # -- the end
 
@@ -292,10 +313,11 @@ class LostPublishes(Check):
             for one in waiting.values():
                 if one.due:
                     self._judge_subscription(one)
-        for (consumer, seq), (conn, proof, came) in self._missing.items():
-            request = self._stored.get(consumer[0], Table()).get(seq)
+        for (stream, seq), missing in self._missing.items():
+            request = self._stored.get(stream, Table()).get(seq)
             if request is not None:
-                self._judge_consumer(consumer, seq, request, conn, proof, came=came)
+                for miss in missing:
+                    self._judge_consumer(seq, request, miss)
 
     def _judge_subscription(self, one: _Expected) -> None:
         request, conn = one.request, one.conn
@@ -314,9 +336,8 @@ class LostPublishes(Check):
         frames = [one.sub.proof, request.proof, request.ack_proof, one.came]
         self.found(text, frames, request.t, conn, request.conn)
 
-    def _judge_consumer(
-        self, consumer: Consumer, seq: int, request: Request, conn: Connection, proof: Proof, *, came: bool
-    ) -> None:
+    def _judge_consumer(self, seq: int, request: Request, miss: _Miss) -> None:
+        consumer, conn, proof, came = miss
         config = self.history.consumers.get(consumer)
         if config is not None and not _selects(config, request.subject):
             return

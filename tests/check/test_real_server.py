@@ -106,6 +106,16 @@ async def forgets_an_ack(nc: Client) -> None:
     await acks(nc, b"0")
 
 
+async def reads_with_the_library(nc: Client) -> None:
+    js = nc.jetstream()
+    await js.add_stream(name="S", subjects=["s.*"])
+    for n in range(6):
+        await js.publish("s.1", str(n).encode())
+    sub = await js.subscribe("s.*", ordered_consumer=True, idle_heartbeat=0.3)
+    assert [(await sub.next_msg(timeout=5)).data for _ in range(6)] == [b"%d" % n for n in range(6)]
+    await asyncio.sleep(0.4)
+
+
 async def pulls(nc: Client) -> None:
     js = nc.jetstream()
     await js.add_stream(name="S", subjects=["s.*"])
@@ -175,6 +185,16 @@ CASES: dict[str, tuple[Program, list[dict[str, Any]], set[str]]] = {
         reads_in_order,
         s2c("duplicate", subject="s.1", after=1, limit=1),
         {"ordered_consumer_repetition"},
+    ),
+    "a message to an ordered client": (
+        reads_with_the_library,
+        s2c("drop", subject="s.1", after=2, limit=1),
+        set(),
+    ),
+    "a message to an ordered client, twice": (
+        reads_with_the_library,
+        s2c("duplicate", subject="s.1", after=2, limit=1),
+        set(),
     ),
     "a pull": (
         pulls,
