@@ -129,6 +129,11 @@ def short_duration(ns: int) -> str:
     return f"{ns / _TIMES[unit]:.3g}{unit}"
 
 
+def in_seconds(seconds: float) -> str:
+    """Return a time for sentences, in seconds with a digit behind the point at most: `38.2 s`, `600 s`."""
+    return f"{round(seconds, 1):,g} s"
+
+
 def parse_size(text: str) -> int:
     """Return the bytes of a size such as `512`, `64KiB` or `2 MB`, at most `LARGEST`.  Raises ValueError."""
     found = _SIZE.fullmatch(text.strip())

@@ -9,6 +9,7 @@ from natsproxy.units import (
     LONGEST,
     format_duration,
     format_size,
+    in_seconds,
     parse_duration,
     parse_size,
     parse_version,
@@ -29,6 +30,14 @@ from natsproxy.units import (
 )
 def test_a_duration_has_the_form_of_go(text: str, ns: int) -> None:
     assert parse_duration(text) == ns
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(38.1708, "38.2 s"), (600.0, "600 s"), (0.04, "0 s"), (1.5, "1.5 s"), (7200, "7,200 s")],
+)
+def test_seconds_of_a_sentence_are_rounded(seconds: float, text: str) -> None:
+    assert in_seconds(seconds) == text
 
 
 @pytest.mark.parametrize("text", ["", "5", "-1s", "+1s", "1 s", "1day", "s", "1e400s", "9" * 400 + "s", "٣s"])

@@ -19,11 +19,14 @@ from natsproxy.config.admin import ADMIN_OPTIONS
 from natsproxy.config.recording import RECORD
 from natsproxy.config.settings import OPTIONS, TLS_OPTIONS
 from natsproxy.option import Option
+from natsproxy.sweep.faults import FAULTS
+from natsproxy.sweep.values import Verdict
 
 EXIT_CODES: Final = {
     "0": "done; also a service that Ctrl-C or SIGTERM ended in good order",
     "1": "a check found something: a damaged capture, a difference, a mistake in a rules file, clients that "
-    "did not send what was recorded, a rule that never fired, a proxy that is not ready",
+    "did not send what was recorded, a rule that never fired, a proxy that is not ready, traffic in which "
+    "natsproxy check finds something, a finding of a sweep that is not accepted",
     "2": "it could not run: usage, a file that is missing, nobody at the address",
     "3": "some frames are lost: capture recover wrote what was whole, run could not write the end of its "
     "capture",
@@ -108,6 +111,44 @@ def _captures() -> None:
     _show_options(option for option in OPTIONS if option.name.startswith(RECORD))
 
 
+def _sweep() -> None:
+    _say(
+        """
+        A sweep runs a program once for each place in its conversation with the server
+        and each fault that can happen there. The program finds the server in NATS_URL,
+        does its work, ends by itself, and says by its exit code if it succeeded.
+
+            natsproxy sweep --server -- python worker.py
+            natsproxy sweep --server --faults drop,cut --for 5m -- python worker.py
+
+        Verdicts on a run with a fault; wrong, hung and deaf are findings if each of
+        --confirm runs has them:
+        """
+    )
+    _rows((verdict.value, verdict.meaning) for verdict in Verdict)
+    click.echo()
+    _say(
+        """
+        Faults, and why each happens in life. --faults takes these names, or their first
+        word for all of them:
+        """
+    )
+    _rows((fault.name, fault.text) for fault in FAULTS)
+    click.echo()
+    _say(
+        """
+        Each finding has a folder in sweep-out, whose README.txt has its commands. Read
+        stack.txt (where the program was) and conversation.txt (the frames around the
+        fault), mend the program or set it a time limit, and run that trial again. What
+        you cannot mend now goes into a file of names: then only new findings fail.
+
+            natsproxy sweep --server --only 01 -- python worker.py
+            natsproxy run --rules fault.toml --upstream nats://127.0.0.1:4223
+            natsproxy sweep --server --accept known-findings -- python worker.py
+        """
+    )
+
+
 def _tls() -> None:
     _say(
         """
@@ -167,6 +208,7 @@ TOPICS: Final[dict[str, tuple[str, Callable[[], None]]]] = {
     "selectors": ("the frames that a rule is about: selectors, gates, roles", _selectors),
     "cookbook": ("faults that people ask for", show_cookbook),
     "captures": ("recording, and what can be done with it", _captures),
+    "sweep": ("faults at each place of a program's conversation, and verdicts", _sweep),
     "tls": ("TLS on both legs", _tls),
     "monitoring": ("the monitoring port, metrics and the admin API", _monitoring),
     "settings": ("flags, variables and files, and their defaults", _settings),

@@ -25,6 +25,7 @@ from natsproxy.sweep.open_connections import open_connections
 from natsproxy.sweep.programs import Program, Started
 from natsproxy.sweep.values import Run, Trial
 from natsproxy.sweep.worlds import RunServer, World
+from natsproxy.units import in_seconds
 
 CAPTURE: Final = "run.ncap"
 OUTPUT: Final = "output.txt"
@@ -174,7 +175,9 @@ class _OneRun:
     def _unusable(self, proxy: Proxy) -> str:
         """Return a sentence about a run that says nothing of the program; "" where it does."""
         result = self.result
-        how = f"did not end within {result.limit:g} s" if result.code is None else f"ended with {result.code}"
+        how = f"ended with {result.code}"
+        if result.code is None:
+            how = f"did not end within {in_seconds(result.limit)}"
         last = result.output.strip().rpartition("\n")[2][:_SHOWN]
         printed = f"; it printed: {last}" if last else ""
         if not proxy.accepted:
@@ -189,6 +192,6 @@ class _OneRun:
         """Run the user's check."""
         code, output = await run_shell(command, url, LIMIT)
         if code is None:
-            how = f"did not end within {LIMIT:g} s"
+            how = f"did not end within {in_seconds(LIMIT)}"
             self.result.problem = str(command_failed("check", command, how, output))
         self.result.check_code, self.result.check_output = code, output

@@ -11,6 +11,7 @@ from natsproxy.rules.model.gate import ordinal
 from natsproxy.sweep.history import History
 from natsproxy.sweep.troubles import answers, is_request
 from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
+from natsproxy.units import in_seconds
 from natsproxy.wire.ops import KEEP_ALIVES
 
 _FAULTS: Final = {
@@ -83,7 +84,7 @@ def _wrong(judgement: Judgement, run: Run, found: History) -> str:
 def _stuck(judgement: Judgement, run: Run, found: History) -> str:
     connected = "stays connected" if run.open else "has no connection"
     does = ", ".join([connected, _afterwards(run, found), *_deaf(run)])
-    return f"the program {does}, and does not end in {run.limit:g} s"
+    return f"the program {does}, and does not end in {in_seconds(run.limit)}"
 
 
 def _deaf(run: Run) -> Iterator[str]:

@@ -35,6 +35,7 @@ from natsproxy.sweep.timers import UNKNOWN, timers
 from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from natsproxy.sweep.worlds import OwnServer, World
+from natsproxy.units import in_seconds
 
 _WAITING: Final = 8  # runs beside each one that has a turn, when they have lent theirs
 _LENT: Final = 2.0  # a run lends its turn after so many times a clean one
@@ -236,8 +237,8 @@ class Sweep:
         name = self._program.name
         if run.code is None:
             return (
-                f"{name} did not end within {run.limit:g} s, without any fault: a sweep needs a program that "
-                "ends by itself (--timeout gives it longer)"
+                f"{name} did not end within {in_seconds(run.limit)}, without any fault: a sweep needs a "
+                "program that ends by itself (--timeout gives it longer)"
             )
         if run.code != 0:
             return f"{name} ended with {run.code}, without any fault{_last(run.output)}"

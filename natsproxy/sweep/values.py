@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Firing
 
@@ -124,6 +124,22 @@ class Verdict(Enum):
     def found(self) -> bool:
         """True for those that are findings."""
         return self in (Verdict.WRONG, Verdict.HUNG, Verdict.DEAF)
+
+    @property
+    def meaning(self) -> str:
+        """The verdict in a clause."""
+        return _MEANINGS[self]
+
+
+_MEANINGS: Final = {
+    Verdict.PASSED: "it did the same as without the fault",
+    Verdict.FAILED_LOUDLY: "it ended with another exit code: it knew of the fault",
+    Verdict.WRONG: "it ended as if all were well, but its check or its messages are not as in clean runs",
+    Verdict.HUNG: "it did not end",
+    Verdict.DEAF: "it did not end, and took nothing from a connection that it kept",
+    Verdict.FLAKY: "it did not do the same in each run",
+    Verdict.NOT_REACHED: "the place of the fault did not come",
+}
 
 
 class Judgement(NamedTuple):

@@ -43,7 +43,7 @@ from natsproxy.sweep.history import History, Sent, group, history
 from natsproxy.sweep.published import Comparable, Pairs
 from natsproxy.sweep.troubles import Troubles
 from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
-from natsproxy.units import MILLISECOND
+from natsproxy.units import MILLISECOND, in_seconds
 
 _SLACK: Final = 50 * MILLISECOND
 """ns that an answer may take longer than in the baseline."""
@@ -197,7 +197,8 @@ def _stuck(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
     unacked = _unacked(baseline, found, min((one.t for one in firings), default=0))
     if unacked and any(one.subscriptions for one in run.open):
         deaf.append(f"{_messages(unacked)} delivered after the fault, and never acknowledged")
-    limit = f"it did not end in {run.limit:g} s, and its clean runs took {_longest(baseline):.1f} s"
+    clean = in_seconds(_longest(baseline))
+    limit = f"it did not end in {in_seconds(run.limit)}, and its clean runs took {clean}"
     return Judgement(Verdict.DEAF, (*deaf, limit)) if deaf else Judgement(Verdict.HUNG, (limit,))
 
 

@@ -26,6 +26,8 @@ from natsproxy.config.settings import OPTIONS, TLS_OPTIONS
 from natsproxy.errors import Exit
 from natsproxy.rules.cookbook import COOKBOOK
 from natsproxy.rules.file.keys import SELECTOR
+from natsproxy.sweep.faults import FAULTS
+from natsproxy.sweep.values import Verdict
 from tests.cli.test_bad_input import run, whole
 from tests.kit.documents import TEXT
 from tests.replay.scripted import hello, write
@@ -304,6 +306,9 @@ def test_topics_say_what_the_tables_say() -> None:
     assert all(f"--{option.name}" in run("help", "monitoring").output for option in ADMIN_OPTIONS.values())
     assert all(f"  {setting.name} " in run("help", "selectors").output for setting in SELECTOR)
     assert all(recipe.sees in run("help", "cookbook").output for recipe in COOKBOOK.values())
+    sweep = " ".join(run("help", "sweep").output.split())
+    assert all(f" {fault.name} {fault.text}" in sweep for fault in FAULTS)
+    assert all(f" {verdict.value} {verdict.meaning}" in sweep for verdict in Verdict)
     table = re.findall(r"^\| (\d+) \|", TEXT, re.MULTILINE)
     assert set(table) <= set(EXIT_CODES)
     assert set(EXIT_CODES) == {str(int(code)) for code in Exit}

@@ -24,20 +24,20 @@ from natsproxy.sweep.conversation import conversation
 from natsproxy.sweep.findings import Finding
 from natsproxy.sweep.report.result import PlaceClass, SweepResult, class_of
 from natsproxy.sweep.values import Place, Position, Verdict
-from natsproxy.units import SECOND
+from natsproxy.units import SECOND, in_seconds
 
 _STYLES: Final = (("spark", "report", "style.css"), ("sweep", "report", "sweep.css"))
 _ROWS: Final = 1_500
 _CELLS: Final = {
-    Verdict.HUNG: ("hung", "H", "it did not end"),
-    Verdict.DEAF: ("deaf", "D", "connected, and took nothing more"),
-    Verdict.WRONG: ("wrong", "W", "ended as if all were well, with another result"),
-    Verdict.FLAKY: ("flaky", "?", "not the same in each run"),
-    Verdict.FAILED_LOUDLY: ("loud", "", "another exit code: the program knew"),
-    Verdict.PASSED: ("passed", "", "as without the fault"),
-    Verdict.NOT_REACHED: ("unreached", "", "the place did not come"),
+    Verdict.HUNG: ("hung", "H"),
+    Verdict.DEAF: ("deaf", "D"),
+    Verdict.WRONG: ("wrong", "W"),
+    Verdict.FLAKY: ("flaky", "?"),
+    Verdict.FAILED_LOUDLY: ("loud", ""),
+    Verdict.PASSED: ("passed", ""),
+    Verdict.NOT_REACHED: ("unreached", ""),
 }
-"""The class, letter and meaning of a verdict's cell, the worst first."""
+"""The class and letter of a verdict's cell, the worst first."""
 _WORST: Final = {verdict: n for n, verdict in enumerate(_CELLS)}
 
 
@@ -212,7 +212,7 @@ def _cell(fault: str, tried: Judged | None, alike: Judged | None) -> str:
     one = tried or alike
     if one is None:
         return '<td class="v"></td>'
-    name, letter, _ = _CELLS[one.judgement.verdict]
+    name, letter = _CELLS[one.judgement.verdict]
     how = "" if tried else " like"
     text = f"{fault}: {one.judgement.verdict.value}" + ("" if tried else ", at a place like this")
     reasons = "; ".join(one.judgement.reasons)
@@ -221,8 +221,9 @@ def _cell(fault: str, tried: Judged | None, alike: Judged | None) -> str:
 
 
 def _keys() -> Iterator[str]:
-    for verdict, (name, letter, text) in _CELLS.items():
-        yield f'<span class="key"><span class="cell {name}">{letter}</span>{verdict.value}: {_e(text)}</span>'
+    for verdict, (name, letter) in _CELLS.items():
+        text = f"{verdict.value}: {verdict.meaning}"
+        yield f'<span class="key"><span class="cell {name}">{letter}</span>{text}</span>'
     yield '<span class="key"><span class="cell passed like"></span>pale: of a place like it</span>'
 
 
@@ -232,7 +233,7 @@ def _keys() -> Iterator[str]:
 def _runs(result: SweepResult) -> Iterator[str]:
     yield '<section id="runs"><header><h2>Runs</h2></header>'
     times = ", ".join(f"{run.seconds:.2f} s" for run in result.baseline)
-    yield f"<p>Clean runs: {times}. Each run with a fault had at least {result.patience:g} s.</p>"
+    yield f"<p>Clean runs: {times}. Each run with a fault had at least {in_seconds(result.patience)}.</p>"
     for text in result.differs:
         yield f'<p class="note">{_e(text)}</p>'
     by_fault: defaultdict[str, list[Judged]] = defaultdict(list)
