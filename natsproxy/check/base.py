@@ -19,11 +19,13 @@ class Check:
     """One check of one recording.
 
     name: as in the table of checks.  statements: those made so far.
-    from_client, from_server: the ops that it looks at; it sees no others.
+    from_client, from_server: the ops that it looks at; it sees no others.  needs_payloads: it says nothing of
+    messages whose payload is withheld.
     """
 
     from_client: tuple[Op, ...] = ()
     from_server: tuple[Op, ...] = ()
+    needs_payloads = False
 
     def __init__(self, name: str, history: History) -> None:
         self.name = name
@@ -49,6 +51,8 @@ class Check:
         tables = [value for value in vars(self).values() if isinstance(value, Table)]
         if any(table.forgot for table in tables):
             self.cannot_say(FORGOT)
+        if self.needs_payloads and self.history.withheld is not None:
+            self.cannot_say("payloads are withheld", self.history.withheld)
         if self._found > MOST:
             text = f"{self._found - MOST} more of these were found"
             self.statements.append(Statement(self.name, FOUND, text))

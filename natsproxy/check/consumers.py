@@ -69,6 +69,7 @@ class OrderedGaps(Check):
     generated name with another number, or if the other one of the same filter had a gap.
     """
 
+    needs_payloads = True
     from_client = PUBLISHES
     from_server = DELIVERIES
 

@@ -167,6 +167,7 @@ class LostPublishes(Check):
     the ack was answered.  Of consumers: messages that were passed over, or that came and were dropped here.
     """
 
+    needs_payloads = True
     from_client = (*PUBLISHES, Op.SUB, Op.UNSUB)
     from_server = (*DELIVERIES, Op.PONG)
 

@@ -258,7 +258,8 @@ class History:
 
     name: the path of the recording.  messages: those of all recordings of the call.  began: the wall clock
     (Unix ns) of its first item.  end: the time of its last item.  cut: it was not closed, so the ends of its
-    connections may be missing.  filtered: the reason why frames or connections are missing, "" for none.
+    connections may be missing.  withheld: the first frame without its payload.  filtered: the reason why
+    frames or connections are missing, "" for none.
     """
 
     def __init__(self, reader: CaptureReader, name: str, messages: Messages, patience: Patience) -> None:
@@ -271,7 +272,7 @@ class History:
         self.filtered = ""
         self.latest_proof: tuple[Frame, StatusKind | None, Proof] | None = None
         self.gap = -1
-        self.withheld = -1
+        self.withheld: Proof | None = None
         self.connections: Table[ConnectionId, Connection] = Table()
         self.requests: Table[bytes, Request] = Table()
         self.streams: Table[str, dict[str, Any]] = Table()
@@ -361,8 +362,6 @@ class History:
         conn = self._connection(one.conn)
         if frame is None or one.flags & Flags.CUT:
             return None
-        if one.frame is None:
-            self.withheld = one.t + offset
         sent, passed = one.in_ordinal is not None, one.out_ordinal is not None
         t = one.t + offset
         moment = Moment(
@@ -378,6 +377,8 @@ class History:
             one.cause or "",
             one.of,
         )
+        if not moment.whole and self.withheld is None:
+            self.withheld = moment.proof
         return (self._of_client if one.direction == C2S else self._of_server)(moment)
 
     def _of_client(self, moment: Moment) -> Moment:

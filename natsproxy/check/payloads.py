@@ -30,6 +30,7 @@ class ChangedPayloads(Check):
     Only bodies are compared: servers add headers.
     """
 
+    needs_payloads = True
     from_client = PUBLISHES
     from_server = DELIVERIES
 

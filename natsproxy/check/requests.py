@@ -123,6 +123,7 @@ class StoredTwice(Check):
     from its ack, which was lost behind the proxy, or from its delivery.
     """
 
+    needs_payloads = True
     from_client = PUBLISHES
     from_server = DELIVERIES
 
