@@ -34,42 +34,56 @@ _OWN: Final = "installed"  # the value of --server without one
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--upstream", metavar=URL, help="Use this server, for one run after the other.")
+@click.option("--upstream", metavar=URL, help="Use this server of yours, for one run at a time.")
 @click.option(
     "--server",
     is_flag=False,
     flag_value=_OWN,
     metavar="[PATH]",
-    help="Start a fresh nats-server with JetStream for each run: the installed one, or that of PATH.",
+    help="Start a fresh nats-server with JetStream for each run: PATH, or else the one that is installed.",
 )
-@click.option("--cassette", type=FilePath(), help="Play this capture in place of a server.")
-@click.option("--server-config", type=FilePath(), help="Configuration file of --server.")
-@click.option("--setup", default="", metavar="COMMAND", help="Prepare the server with this shell command.")
+@click.option("--cassette", type=FilePath(), help="Play this capture: no server is needed.")
+@click.option("--server-config", type=FilePath(), help="Configuration file for the servers of --server.")
 @click.option(
-    "--reset", default="", metavar="COMMAND", help="Clean --upstream with this shell command before each run."
+    "--setup",
+    default="",
+    metavar="COMMAND",
+    help="Shell command that makes streams and data; it finds the server in NATS_URL.",
+)
+@click.option(
+    "--reset", default="", metavar="COMMAND", help="Shell command that cleans --upstream before each run."
 )
 @click.option(
     "--check",
     default="",
     metavar="COMMAND",
-    help="Judge each run by this shell command too: by its exit code and what it prints.",
+    help="Shell command that looks at the server after each run: its exit code and its output must be "
+    "those of clean runs.",
 )
 @click.option(
     "--faults",
     metavar="NAMES",
-    help=f"Faults to try, comma-separated: {', '.join(GROUPS)}.  [{', '.join(DEFAULTS)}]",
+    help=f"Faults to try, comma-separated: {', '.join(GROUPS)}; natsproxy help sweep has why each happens.  "
+    f"[all but {', '.join(group for group in GROUPS if group not in DEFAULTS)}]",
 )
 @click.option(
-    "--subject", "subjects", multiple=True, metavar="PATTERN", help="Only frames on these.  (repeatable)"
+    "--subject",
+    "subjects",
+    multiple=True,
+    metavar="PATTERN",
+    help="Try only frames on these subjects.  (repeatable)",
 )
-@click.option("--for", "budget", type=Seconds(), help="Stop trying after this time.")
-@click.option("--all", "everything", is_flag=True, help="Try every place, not one of each class.")
+@click.option("--for", "budget", type=Seconds(), help="Begin no new trial after this time.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Try every place, and not one of those that are alike."
+)
 @click.option(
     "--depth",
     type=click.IntRange(1, 2),
     default=1,
     show_default=True,
-    help="2: faults in the recovery from a fault too.",
+    metavar="1|2",
+    help="2: try faults on the connections that follow a fault too.",
 )
 @click.option(
     "--baseline",
@@ -77,7 +91,7 @@ _OWN: Final = "installed"  # the value of --server without one
     default=3,
     show_default=True,
     metavar="N",
-    help="Clean runs at the start.",
+    help="Clean runs at the start; places that not all of them have are left out.",
 )
 @click.option(
     "--confirm",
@@ -85,28 +99,43 @@ _OWN: Final = "installed"  # the value of --server without one
     default=5,
     show_default=True,
     metavar="N",
-    help="Runs of a fault before it is called a finding.",
+    help="Runs that must all fail the same way to make a finding.",
 )
 @click.option(
-    "--jobs", type=click.IntRange(1, 256), metavar="N", help="Runs side by side.  [number of processors]"
+    "--jobs",
+    type=click.IntRange(1, 256),
+    metavar="N",
+    help="Runs side by side, but with --upstream.  [number of processors]",
 )
 @click.option(
     "--patience",
     type=Seconds(),
-    help="Time that a program gets before it is called hung.  [by its own timers, 30s at least]",
+    help="Time after which a run with a fault is called hung.  [by the program's own timers, 30s at least]",
 )
 @click.option(
-    "--timeout", type=Seconds(), default="600", show_default=True, help="Time that a clean run may take."
+    "--timeout", type=Seconds(), default="10m", show_default=True, help="Time that a clean run may take."
 )
 @click.option(
-    "--out", type=FilePath(), default="sweep-out", show_default=True, help="Folder for the results."
+    "--out",
+    type=FilePath(),
+    default="sweep-out",
+    show_default=True,
+    help="Folder for the results.  What failed in the sweep that it has comes first.",
 )
-@click.option("--resume", is_flag=True, help="Go on with the sweep of --out that was stopped.")
-@click.option("--shard", metavar="I/N", help="Try the I-th of N parts.")
-@click.option("--only", metavar="NUMBER", help="Reproduce this finding of --out.")
-@click.option("--accept", type=FilePath(), help="Names of known findings, one a line: they do not fail.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Seed of random choices.")
-@click.option("--quiet", is_flag=True, help="Show no progress.")
+@click.option(
+    "--resume", is_flag=True, help="Go on with the sweep in --out, which was stopped or ran out of time."
+)
+@click.option("--shard", metavar="I/N", help="Try the I-th of N parts, as one of N machines.")
+@click.option(
+    "--only", metavar="FINDING", help="Run the trial of this finding in --out again: its number or name."
+)
+@click.option(
+    "--accept",
+    type=FilePath(),
+    help="File of known findings, a name on each line: only others make the exit code 1.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of the choices that rules make.")
+@click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @match_options
 @tls_options(listen=False)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -120,7 +149,9 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     wrong messages is repeated; if it does the same every time, it is a finding.
 
     Each finding has a folder in --out: rules that reproduce it, the capture, the stack, a sentence.
-    report.html has all of it, junit.xml is for CI.
+    report.html has all of it, and shows a sweep that is running; junit.xml is for CI.
+    The options from --config to --filter-subjects go with --cassette: see natsproxy cassette run.
+
     Exit code: 0 no finding, 1 findings (those of --accept aside), 2 could not run.
 
     \b
