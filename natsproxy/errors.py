@@ -47,6 +47,12 @@ class ConfigError(NatsproxyError):
     """A setting, a rule or a command-line value that cannot be used."""
 
 
+def first_error(group: BaseExceptionGroup[NatsproxyError]) -> NatsproxyError:
+    """Return the first error of a group."""
+    error = group.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error
+
+
 def place_of(error: Exception) -> str:
     """Return the type and the place of a bug, the first innermost one of a group.
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
 
-from natsproxy.addresses import mask_addresses
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
@@ -21,12 +19,11 @@ from natsproxy.config.endpoints import Listener
 from natsproxy.config.settings import legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
-from natsproxy.replay.cassette.record_anew import shell_line
-from natsproxy.sweep.faults import DEFAULTS, GROUPS, chosen
-from natsproxy.sweep.findings import accept, group, read_accepted
+from natsproxy.sweep.faults import DEFAULTS, GROUPS
+from natsproxy.sweep.findings import read_accepted
 from natsproxy.sweep.folder import Folder, find_trial
+from natsproxy.sweep.kept_sweep import KeptSweep
 from natsproxy.sweep.programs import Command
-from natsproxy.sweep.report.result import SweepResult
 from natsproxy.sweep.sweeping import Sweep, SweepOptions, title
 from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
 
@@ -167,45 +164,23 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     if words[0].startswith("-"):
         raise ConfigError(f"{words[0]} stands where COMMAND begins: put options before it")
     options = _options(given)
-    world, told = _world(given)
+    world = _world(given)
     accepted = read_accepted(given["accept"]) if given["accept"] else []
     program = Command(words, os.environ)
     if given["only"]:
         raise SystemExit(_reproduce(given, world, program, options))
-    facts = {"program": words, "world": told, **_deciding(options)}
-    folder = Folder.begin(given["out"], facts, resume=given["resume"])
-    one, began = Sweep(world, program, folder, options), time.monotonic()
-    stopped = run_stoppable(lambda: showing(one, given["quiet"]))
-    if one.baseline is None:
+    kept = KeptSweep(world, program, options, given["out"], accepted=accepted, resume=given["resume"])
+    stopped = run_stoppable(lambda: showing(kept.sweep, given["quiet"]))
+    outcome = kept.finish(signal=stopped)
+    if outcome is None:
         raise SystemExit(Exit.STOPPED)
-    result = SweepResult(
-        shell_line(words),
-        told,
-        one.baseline.runs,
-        one.differs,
-        one.places,
-        one.trials,
-        one.judged,
-        time.monotonic() - began,
-        one.patience(),
-        options.seed,
-        accepted,
-        "a signal stopped it" if stopped else "its time was over" if one.seconds_left() == 0 else "",
-    )
-    findings = group(one.judged)
-    folder.finish(result, findings)
-    new, gone = accept(findings, accepted)
-    show_findings(result, findings, new, gone, given["out"])
-    code = Exit.FOUND_WRONG if new else Exit.OK
+    show_findings(outcome)
+    code = Exit.FOUND_WRONG if outcome.new else Exit.OK
     raise SystemExit(Exit.STOPPED if stopped else code)
 
 
 def _options(given: dict[str, Any]) -> SweepOptions:
     names = tuple(filter(None, (given["faults"] or "").replace(" ", "").split(",")))
-    try:
-        chosen(names)
-    except ValueError as error:
-        raise ConfigError(f"--faults: {error}") from None
     return SweepOptions(
         faults=names,
         subjects=given["subjects"],
@@ -232,13 +207,8 @@ def _shard(text: str | None) -> tuple[int, int]:
     return int(number), int(of)
 
 
-def _deciding(options: SweepOptions) -> dict[str, Any]:
-    """Return the options that decide what a trial says, for --resume."""
-    return {"check": options.check, "seed": options.seed, "patience": options.patience}
-
-
-def _world(given: dict[str, Any]) -> tuple[World, str]:
-    """Return the world that is asked for, and a sentence about it.  Raises ConfigError."""
+def _world(given: dict[str, Any]) -> World:
+    """Return the world that is asked for.  Raises ConfigError."""
     named = [name for name in ("upstream", "server", "cassette") if given[name] is not None]
     if len(named) != 1:
         raise ConfigError(
@@ -251,17 +221,16 @@ def _world(given: dict[str, Any]) -> tuple[World, str]:
     if kind == "cassette":
         if given["setup"]:
             raise ConfigError("--setup needs a server: a cassette has what was recorded")
-        return Played(given["cassette"], given["options"]), f"the cassette {given['cassette']}"
+        return Played(given["cassette"], given["options"])
     if given["options"]:
         raise ConfigError("options of the comparison go with --cassette")
     if kind == "upstream":
         server = parse_server(given["upstream"], "--upstream")
         ends = legs(given["tls"], listen=Listener(), upstream=server)
-        told = f"the server {mask_addresses(given['upstream'])}"
-        return Upstream(ends, given["setup"], given["reset"], given["upstream"]), told
+        return Upstream(ends, given["setup"], given["reset"], given["upstream"])
     path = None if given["server"] == _OWN else Path(given["server"])
     config = given["server_config"].read_text(encoding="utf-8") if given["server_config"] else ""
-    return OwnServer(path, config, given["setup"]), "a fresh nats-server for each run"
+    return OwnServer(path, config, given["setup"])
 
 
 def _reproduce(given: dict[str, Any], world: World, program: Command, options: SweepOptions) -> int:

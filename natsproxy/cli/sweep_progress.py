@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Final
 
 import click
@@ -15,9 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from natsproxy.printable import printable
-from natsproxy.sweep.findings import Finding
-from natsproxy.sweep.folder import PAGE
-from natsproxy.sweep.report.result import SweepResult
+from natsproxy.sweep.kept_sweep import Outcome
 from natsproxy.sweep.sweeping import Sweep
 from natsproxy.sweep.values import Verdict
 
@@ -64,28 +61,21 @@ def counted(sweep: Sweep) -> Counter[Verdict]:
     return Counter(one.judgement.verdict for one in sweep.judged)
 
 
-def show_findings(
-    result: SweepResult, findings: Sequence[Finding], new: Collection[Finding], gone: Sequence[str], out: Path
-) -> None:
-    """Print the result: the findings, the counts by verdict, what was not tried, and where the report is.
-
-    new: those that were not accepted.  gone: accepted names that were not found.
-    """
-    for line in result.differs:
+def show_findings(outcome: Outcome) -> None:
+    """Print the findings, the counts by verdict, what was not tried, and where the report is."""
+    for line in outcome.result.differs:
         click.echo(printable(f"left out: {line}"), err=True)
-    for one in findings:
+    for one in outcome.findings:
         same, runs = one.rate
-        known = "" if one in new else ", accepted"
+        known = "" if one in outcome.new else ", accepted"
         colour = COLOURS[one.cause.verdict]
         click.echo(
             f"{click.style(one.title, fg=colour)}: {printable(one.sentence)} ({same} of {runs}{known})"
         )
-    for name in gone:
+    for name in outcome.gone:
         click.echo(printable(f"accepted, and not found: {name}"), err=True)
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in result.by_verdict().items() if count)
-    stopped = f"; {result.stopped}: {result.not_tried} not tried" if result.stopped else ""
-    click.echo(f"{len(result.judged)} tried: {counts or 'nothing'}{stopped}", err=True)
-    click.echo(printable(f"report: {out / PAGE}"), err=True)
+    click.echo(outcome.counts(), err=True)
+    click.echo(printable(f"report: {outcome.page}"), err=True)
 
 
 def _line(sweep: Sweep) -> str:

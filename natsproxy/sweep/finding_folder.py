@@ -70,7 +70,7 @@ def readme(finding: Finding, result: SweepResult, path: Path) -> str:
         *([f"The program is then in {printable(finding.cause.place)}."] if finding.cause.place else []),
         "",
         "Again:",
-        f"    natsproxy sweep --only {finding.number:02} --out {path} … -- {printable(result.program)}",
+        f"    {printable(result.again_for(finding.number))}",
         f"    natsproxy run --rules {path / finding.title / RULES} --seed {result.seed} …",
         "Look at it:",
         f"    natsproxy capture cat {path / finding.title / 'run.ncap'} --exchange",

@@ -41,6 +41,16 @@ class Function:
         """The name of the callable."""
         return getattr(self._callable, "__qualname__", repr(self._callable))
 
+    @property
+    def line(self) -> str:
+        """The name with its module."""
+        module = getattr(self._callable, "__module__", None)
+        return f"{module}.{self.name}" if module else self.name
+
+    def again(self, out: Path) -> str:
+        """Return the call that shows findings again: what failed in a folder's last sweep comes first."""
+        return f"natsproxy.testing.sweep({self.line}, out={str(out)!r}, …)"
+
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:
         """Call it for the length of the block, and cancel it then."""

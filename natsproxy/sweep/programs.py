@@ -35,12 +35,19 @@ class Started(Protocol):
 class Program(Protocol):
     """A program that can be run again and again.
 
-    name: for people.
+    name: for people.  line: what tells it from others, its command line.
     """
 
     @property
     def name(self) -> str:
         """The name for people."""
+
+    @property
+    def line(self) -> str:
+        """The command line, or the name of a callable."""
+
+    def again(self, out: Path) -> str:
+        """Return what shows a finding again, with `{number}` for its number.  out: the results' folder."""
 
     def run(self, url: str, tail: Tail, folder: Path) -> AbstractAsyncContextManager[Started]:
         """Run it for the length of the block, and end all of it then.
@@ -71,6 +78,10 @@ class Command:
     def line(self) -> str:
         """The command as a shell has it."""
         return shlex.join(self._arguments)
+
+    def again(self, out: Path) -> str:
+        """Return the command that shows a finding again."""
+        return f"natsproxy sweep --only {{number}} --out {shlex.quote(str(out))} … -- {self.line}"
 
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:

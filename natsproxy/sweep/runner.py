@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from natsproxy.config.recording import RecordSettings
-from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError, first_error
 from natsproxy.events import Event, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.processes.program import Tail
@@ -68,16 +68,9 @@ async def run_once(
             if check and not one.result.problem:
                 await one.check(check, server.url)
     except* NatsproxyError as errors:
-        one.result.problem = one.result.problem or _first(errors)
+        one.result.problem = one.result.problem or str(first_error(errors))
     (folder / OUTPUT).write_text(one.result.output, encoding="utf-8")
     return one.result
-
-
-def _first(errors: BaseExceptionGroup[NatsproxyError]) -> str:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error)
 
 
 class _OneRun:

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 import trio
 
-from natsproxy.addresses import Address
+from natsproxy.addresses import Address, mask_addresses
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import CaptureError, ConfigError, NatsproxyError
@@ -50,10 +50,11 @@ class RunServer:
 class World(Protocol):
     """The server of each run.
 
-    parallel: runs may go side by side.
+    parallel: runs may go side by side.  name: a phrase for people.
     """
 
     parallel: bool
+    name: str
 
     def server(self) -> AbstractAsyncContextManager[RunServer]:
         """Yield the server of one run; raise NatsproxyError where there is none."""
@@ -67,6 +68,7 @@ class OwnServer:
     """
 
     parallel = True
+    name = "a fresh nats-server for each run"
 
     def __init__(self, executable: Path | None = None, config: str = "", setup: str = "") -> None:
         self._executable, self._config, self._setup = executable, config, setup
@@ -116,6 +118,7 @@ class Upstream:
     def __init__(self, legs: ProxySettings, setup: str = "", reset: str = "", url: str = "") -> None:
         self._legs = legs
         self._url = url or str(legs.upstream[0])
+        self.name = f"the server {mask_addresses(self._url)}"
         self._setup, self._reset = setup, reset
         self._used = False
         self._one = trio.Lock()
@@ -142,6 +145,7 @@ class Played:
 
     def __init__(self, cassette: Path, options: Given | None = None) -> None:
         self._cassette, self._options = cassette, options
+        self.name = f"the cassette {cassette}"
 
     @asynccontextmanager
     async def server(self) -> AsyncIterator[RunServer]:

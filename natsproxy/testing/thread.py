@@ -18,15 +18,16 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, wait
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import trio
 
 from natsproxy.errors import NatsproxyError
 
 T = TypeVar("T")
+Library = Literal["asyncio", "trio"]
 START = 10.0  # seconds until the thread must have started
 GRACE = 10.0  # seconds beyond the limit of a called function
 STOP = 20.0  # seconds until the thread must have ended
@@ -38,14 +39,15 @@ class BlockingCall(NatsproxyError):
 
 def refuse_in_loop(call: str, instead: str) -> None:
     """Raise BlockingCall when an event loop runs in this thread.  instead: the call to use there."""
-    library = _loop()
+    library = running_loop()
     if library is not None:
         raise BlockingCall(
             f"{call} would block {library}'s event loop and so the client under test: {instead}"
         )
 
 
-def _loop() -> str | None:
+def running_loop() -> Library | None:
+    """Return the library of the event loop that runs in this thread."""
     if trio.lowlevel.in_trio_run():
         return "trio"
     try:
@@ -57,7 +59,7 @@ def _loop() -> str | None:
 
 async def await_future(future: Future[T]) -> T:
     """Return a future's result, in asyncio and trio."""
-    if _loop() == "asyncio":
+    if running_loop() == "asyncio":
         return await asyncio.wrap_future(future)
     done, token = trio.Event(), trio.lowlevel.current_trio_token()
 
@@ -101,6 +103,7 @@ class TrioThread:
         self._title = title
         self._started: Future[None] = Future()
         self._finished: Future[None] = Future()
+        self._finished.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
         self._calls: trio.Nursery | None = None
@@ -213,6 +216,20 @@ class TrioThread:
     def _submit_limited(self, limit: float, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
         late = f"{self._title} did not answer within {limit + GRACE:g} s"
         return limited(self.submit(function, *args), limit + GRACE, late)
+
+    def finish(self) -> None:
+        """Block until the function has ended by itself, and raise its error; Ctrl-C stops it."""
+        try:
+            wait([self._finished])
+        finally:
+            self.stop()
+
+    async def finish_async(self) -> None:
+        """Do the same as `finish` in asyncio and trio; one that is cancelled stops the function."""
+        try:
+            await await_future(self._finished)
+        finally:
+            self.stop()  # it has ended, or it must have when a cancelled call returns
 
     def stop(self) -> None:
         """Stop the function and join the thread; idempotent.  Raises the error that ended the function."""

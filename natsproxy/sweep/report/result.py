@@ -46,6 +46,7 @@ class SweepResult:
     differs between them, a sentence each.  places: of the baseline.  trials: all that were chosen.  judged:
     those that were tried.  seconds: of the whole sweep.  patience: seconds that a run had at least.
     accepted: names of findings that are known.  stopped: why it ended early, a clause; "" if it did not.
+    again: what shows a finding again, a command or a call, with `{number}` for its number.
     """
 
     program: str
@@ -60,6 +61,11 @@ class SweepResult:
     seed: int = 1
     accepted: Collection[str] = field(default_factory=tuple)
     stopped: str = ""
+    again: str = "natsproxy sweep --only {number}"
+
+    def again_for(self, number: int) -> str:
+        """Return what shows the finding of a number again."""
+        return self.again.replace("{number}", f"{number:02}")
 
     @property
     def not_tried(self) -> int:
