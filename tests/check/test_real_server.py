@@ -254,3 +254,34 @@ def test_a_forgotten_ack_is_found(tmp_path: Path) -> None:
 def test_a_program_that_acks_all_is_sound(tmp_path: Path) -> None:
     with NatsServer(jetstream=True) as server:
         assert recorded(acks, server, tmp_path / "sound.ncap", []) == []
+
+
+def test_a_payload_that_changed_between_two_recorders_is_found(tmp_path: Path) -> None:
+    """The publisher's proxy records it whole; one that is nearer to the subscriber changes it."""
+
+    async def run(near: str, far: str) -> None:
+        publisher = await nats.connect(near, name="publisher")
+        subscriber = await nats.connect(far, name="subscriber")
+        js = publisher.jetstream()
+        await js.add_stream(name="S", subjects=["s.*"])
+        await js.publish("s.1", b"one")
+        sub = await subscriber.jetstream().pull_subscribe("s.*", durable="worker")
+        await (await sub.fetch(1, timeout=2))[0].ack()
+        for nc in (publisher, subscriber):
+            await nc.flush()
+            await nc.close()
+
+    paths = [tmp_path / "near.ncap", tmp_path / "far.ncap"]
+    rules = s2c("corrupt", subject="s.1")
+    with (
+        NatsServer(jetstream=True) as server,
+        TestProxy(server.url, record=paths[0]) as near,
+        TestProxy(server.url, record=paths[1], rules=rules) as far,
+    ):
+        asyncio.run(run(near.url, far.url))
+    for order in (paths, paths[::-1]):
+        found = [one for one in check_captures(order) if one.found]
+        assert [one.check for one in found] == ["payload_changed"]
+        assert found[0].sentence.endswith("a message on s.1 was changed between two recorders")
+        assert {frame.capture for frame in found[0].frames} == set(map(str, paths))
+    assert [one for path in paths for one in check_captures([path]) if one.found] == []
