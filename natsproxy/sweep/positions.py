@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.printable import printable
 from natsproxy.protocol.jetstream import ack_names_at, flow_names_at, parse_ack, parse_api
 from natsproxy.protocol.template import template
 from natsproxy.rules.engine.chain import RuleChain
@@ -251,8 +252,8 @@ _NOUNS: Final = {
 
 
 def name(place: Place) -> str:
-    """Return a place's name for people, `worker · s2c · 3rd delivery of ORDERS/worker`."""
-    return f"{_where(place.position)} · {ordinal(place.position.n)} {_noun(place)}"
+    """Return a place's name for people, on one line: `worker · s2c · 3rd delivery of ORDERS/worker`."""
+    return printable(f"{_where(place.position)} · {ordinal(place.position.n)} {_noun(place)}")
 
 
 def _where(position: Position) -> str:

@@ -2,7 +2,8 @@
 
 The most specific role comes first: a redelivery is a delivery too, and an answer to a pull that is a message
 is best called a delivery.  Roles with history go by the subject of the request.  Variable tokens of a
-subject become `*`; an inbox becomes `_INBOX.>`, since its tokens are new in every run.
+subject become `*`; an inbox becomes `_INBOX.>`, since its tokens are new in every run.  A subject that no
+rules file can name (`a..b`, or bytes that are no UTF-8) is left out: a server takes any in a PUB.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol.jetstream import ACK_PREFIX, ack_names_at
-from natsproxy.protocol.subjects import matches
+from natsproxy.protocol.subjects import is_valid_strict, matches
 from natsproxy.protocol.template import template
 from natsproxy.rules.model.roles import ROLES, Role
 from natsproxy.wire.frames import Frame
@@ -56,7 +57,7 @@ class Selection(NamedTuple):
 
 
 def pattern(subject: bytes) -> str:
-    """Return the pattern for a subject and those like it."""
+    """Return the pattern for a subject and those like it; "" where no selector can name it."""
     made = template(subject)
     if subject.startswith(INBOX):
         made = INBOX + b">"
@@ -64,7 +65,10 @@ def pattern(subject: bytes) -> str:
         tokens = made.split(b".")
         at = ack_names_at(len(tokens))
         made = made if at is None else b".".join([*tokens[: at + 2], b">"])
-    return made.decode("utf-8", "surrogateescape")
+    try:
+        return made.decode() if is_valid_strict(made) else ""
+    except UnicodeDecodeError:
+        return ""
 
 
 def select(direction: Direction, frame: Frame, asked: Mapping[bytes, bytes]) -> Selection:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.engine.trial import TrialView, ask
 from natsproxy.rules.file.parser import parse_rules
+from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.kinds import KINDS
 from natsproxy.sweep.faults import GROUPS, trials
 from natsproxy.sweep.positions import common, name, places, slug
@@ -124,6 +128,32 @@ def test_names_say_what_a_frame_is(tmp_path: Path) -> None:
         "worker · c2s · 4th pull from ORDERS/worker",
         "worker · s2c · 1st status of a pull from ORDERS/worker",
     }
+
+
+ODD = [b"../../x", b"bad\xff.y", b"a..b", b"tab\x0c.z"]
+"""Subjects that a server takes in a PUB, and that no selector can name."""
+
+
+def test_frames_on_subjects_that_no_rule_can_name_have_a_rule(tmp_path: Path) -> None:
+    def publish(url: str) -> None:
+        host, _, port = url.removeprefix("nats://").rpartition(":")
+        with socket.create_connection((host, int(port))) as link, link.makefile("rb") as lines:
+            lines.readline()
+            pubs = b"".join(b"PUB %b 0\r\n\r\n" % subject for subject in (b"fine", *ODD))
+            link.sendall(b'CONNECT {"name":"evil\\n","verbose":false}\r\n' + pubs + b"PING\r\n")
+            while lines.readline() != b"PONG\r\n":
+                pass
+
+    async def odd(url: str) -> None:
+        await asyncio.to_thread(publish, url)
+
+    capture = tmp_path / "odd.ncap"
+    run(odd, capture)
+    found = places(capture)
+    assert [place.position.subject for place in found if place.position.what == "PUB"] == ["fine", *[""] * 4]
+    for trial in trials(found, ["drop"]):
+        (fired,) = _asked(capture, tomllib.loads(to_toml(trial.rules))["rules"]).values()
+        assert fired == [(trial.place.position.connection, "c2s", trial.place.ordinal)]
 
 
 def _place(n: int, *, what: str = "PUB", by_clock: bool = False) -> Place:
