@@ -39,6 +39,7 @@ from natsproxy.units import in_seconds
 
 _WAITING: Final = 8  # runs beside each one that has a turn, when they have lent theirs
 _LENT: Final = 2.0  # a run lends its turn after so many times a clean one
+_LEAST: Final = 4.0  # times a clean run that every run has, whatever patience was asked for
 _LONG_SILENCE: Final = 120.0  # seconds that a run with a pause may have where nobody asked for it
 _SHOWN: Final = 400  # characters of a program's output in an error
 T = TypeVar("T")
@@ -52,9 +53,9 @@ class SweepOptions:
     patterns of those that the frames are about; () for any.  everything: all places, not one of each class.
     shard: number and number of parts.  baseline: clean runs.  confirm: runs of a trial before it is a
     finding.  budget: seconds in which trials begin, None: until all are done.  jobs: runs at once, where the
-    world allows it.  patience: seconds that a run has at least; None: by the traffic.  limit: seconds for a
-    clean run.  depth: 2 for faults in the recovery from another one.  check: a shell command that tells, by
-    exit code and output, whether the program has done its work.
+    world allows it.  patience: seconds that a run has at least, and never below four clean runs; None: by the
+    traffic.  limit: seconds for a clean run.  depth: 2 for faults in the recovery from another one.  check: a
+    shell command that tells, by exit code and output, whether the program has done its work.
     """
 
     faults: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ class Sweep:
         least = self.options.patience
         if least is None:
             least = self.timers.patience(self._slowest, silent=silent)
-        return least + (_delay(trial) if trial else 0.0)
+        return round(max(least, _LEAST * self._slowest), 1) + (_delay(trial) if trial else 0.0)
 
     @property
     def _slowest(self) -> float:
@@ -211,7 +212,24 @@ class Sweep:
         self.differs = [*self.baseline.differs, *differs]
         self.timers = await trio.to_thread.run_sync(timers, captures)
         self._lend_after = _LENT * self._slowest
+        self._refuse_nothing()
         self._leave_out_pauses()
+
+    def _refuse_nothing(self) -> None:
+        """Raise ConfigError where the clean runs have no frame of a client that a fault can be tried at.
+
+        A sweep that tries nothing finds nothing: that must not look like a program that is well.
+        """
+        about = plan.about(self.places, self.options.subjects)
+        if any(place.position.what != "INFO" for place in about):
+            return
+        if self.options.subjects and any(place.position.what != "INFO" for place in self.places):
+            raise ConfigError(f"no frame of the clean runs is on {' or '.join(self.options.subjects)}")
+        differs = "".join(f"\n{one}" for one in self.differs)
+        raise ConfigError(
+            "the clean runs have no frame in common, so no fault can be tried; connections are known by the "
+            f"name of their client, which must be the same in each run{differs}"
+        )
 
     def _leave_out_pauses(self) -> None:
         """Try no pause that would last for long, unless somebody asked for it."""

@@ -17,7 +17,7 @@ from natsproxy.sweep.programs import Program
 from natsproxy.sweep.sweeping import Sweep, SweepOptions, Turns, title
 from natsproxy.sweep.values import Verdict
 from natsproxy.sweep.worlds import OwnServer
-from tests.sweep.kit import python
+from tests.sweep.kit import HELLO, python
 
 QUICK = SweepOptions(faults=("drop",), subjects=("job",), baseline=2, confirm=3, patience=1.5)
 
@@ -49,6 +49,38 @@ def swept(tmp_path: Path) -> Sweeping:
         return one
 
     return go
+
+
+# -- before the trials
+
+
+@pytest.mark.server
+async def test_no_run_has_less_time_than_a_few_clean_ones(swept: Sweeping) -> None:
+    """A patience that is too short would call a slow program hung."""
+    one = await swept(python(WAITS + "    time.sleep(0.5)"), patience=0.1, budget=0.0)
+    assert one.baseline is not None
+    assert one.patience() == pytest.approx(4 * max(run.seconds for run in one.baseline.runs), abs=0.1)
+    assert one.patience() > 2
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("program", "options", "said"),
+    [
+        (python(WAITS), {"subjects": ("jobs.>", "x")}, "no frame of the clean runs is on jobs.> or x"),
+        (
+            python(HELLO.replace('"hello"}\\r\\n\'', '"w%d"}\\r\\n\' % os.getpid()'), hello=False),
+            {"subjects": ()},
+            "must be the same in each run\nw",
+        ),
+    ],
+)
+async def test_a_sweep_that_can_try_nothing_is_no_success(
+    program: Program, options: dict[str, object], said: str, swept: Sweeping
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        await swept(program, **options)
+    assert said in str(refused.value)
 
 
 # -- verdicts of a whole sweep
