@@ -161,10 +161,10 @@ def _equal(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, in
     waiting: defaultdict[tuple[bytes, bytes, bytes], deque[int]] = defaultdict(deque)
     for number, one in left.items():
         if group(one) not in rules.by_number:
-            waiting[_content(one.frame)].append(number)
+            waiting[content(one.frame)].append(number)
     found = []
     for number, one in _passed_first(right):
-        queue = waiting.get(_content(one.frame)) if one.whole else None
+        queue = waiting.get(content(one.frame)) if one.whole else None
         if queue:
             found.append((queue.popleft(), number))
     return found
@@ -243,12 +243,12 @@ def _repeated(
     by_content: dict[tuple[bytes, bytes, bytes], int] = {}
     by_row: defaultdict[str, list[int]] = defaultdict(list)
     for number in sorted(partner):
-        by_content.setdefault(_content(theirs[number].frame), number)
+        by_content.setdefault(content(theirs[number].frame), number)
         by_row[group(theirs[number])].append(number)
     matcher = Matcher(IdentifierMap(), rules.options)
     for number, one in left.items():
         row = by_row[group(one)]
-        found = by_content.get(_content(one.frame))
+        found = by_content.get(content(one.frame))
         if found is None and group(one) in rules.by_number and row:
             found = row[-1]
         if found is None:
@@ -267,7 +267,8 @@ def _bare(frame: Frame) -> Frame:
     return frame._replace(reply=b"")
 
 
-def _content(frame: Frame) -> tuple[bytes, bytes, bytes]:
+def content(frame: Frame) -> tuple[bytes, bytes, bytes]:
+    """Return what two equal publishes have in common: all but their replies."""
     return frame.subject, frame.headers if frame.header_size else b"", frame.body
 
 

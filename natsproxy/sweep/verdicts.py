@@ -13,7 +13,7 @@
    - Lost: a clean run published it and this one did not, or the fault took it, JetStream never acknowledged
      it, and the program did not send it again.  What core NATS carries comes at most once, so it is not
      lost where a connection was, nor is what a program makes of such a message, or of one of JetStream that
-     it has not acknowledged yet (`troubles.py`).
+     it has not acknowledged yet (`troubles.py`), nor a question that the clean run asked again.
    - Twice, and no rule took one: unless the program had a reason to send it again (`troubles.py`), or
      JetStream drops the copy by its Nats-Msg-Id.  A message that came again explains one copy per subject.
      A program that sends something again and again until something happens does so by a timer, and may do it
@@ -259,8 +259,11 @@ def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> t
         if not theirs[its].passed and group(theirs[its]) in baseline.stored
     ]
     spared, undone = [], _undone(baseline, found)
+    asked = {published.content(one.frame) for one in theirs if one.frame.reply}
     for number in pairs.missing:
         one = ours[number]
+        if one.frame.reply and group(one) not in baseline.stored and published.content(one.frame) in asked:
+            continue  # the clean run asked again, as its answer came late
         if seen.may_lack(one) or seen.may_have_lost(one):
             spared.append(number)
         elif undone[group(one)] > 0:

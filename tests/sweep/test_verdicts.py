@@ -269,6 +269,16 @@ def test_a_request_may_be_repeated_after_a_while_without_an_answer(tmp_path: Pat
     assert judged(tmp_path, STORED, at_once).reasons == ("twice: 1 message of orders.new: one",)
 
 
+def test_a_request_that_a_clean_run_has_repeated_need_not_be(tmp_path: Path) -> None:
+    """Each clean run asks for the first price twice, as nobody answers at first."""
+    first, second = "w > PUB prices.get _INBOX.a.1\n  | 1\n", "w > PUB prices.get _INBOX.a.2\n  | 2\n"
+    clean = f"w opened\n{first}{first}{second}w closed client-closed\n"
+    once = f"w opened\n{first}{second}w closed client-closed\n"
+    never = f"w opened\n{second}w closed client-closed\n"
+    assert judged(tmp_path, clean, once).verdict is Verdict.PASSED
+    assert judged(tmp_path, clean, never).verdict is Verdict.WRONG
+
+
 def test_a_copy_that_jetstream_drops_is_not_twice(tmp_path: Path) -> None:
     clean = CLEAN.replace("w > PUB orders.new\n  | two", "w > HPUB orders.new\n  Nats-Msg-Id: 2\n  | two")
     copy = "w > HPUB orders.new\n  Nats-Msg-Id: 2\n  | two\n"
