@@ -170,7 +170,7 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     if given["only"]:
         raise SystemExit(_reproduce(given, world, program, options))
     kept = KeptSweep(world, program, options, given["out"], accepted=accepted, resume=given["resume"])
-    stopped = run_stoppable(lambda: showing(kept.sweep, given["quiet"]))
+    stopped = run_stoppable(lambda: showing(kept, given["quiet"]))
     outcome = kept.finish(signal=stopped)
     if outcome is None:
         raise SystemExit(Exit.STOPPED)

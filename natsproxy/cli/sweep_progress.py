@@ -1,4 +1,4 @@
-"""The progress of a sweep on stderr: a table that changes on a terminal, else a line now and then."""
+"""The progress of a sweep on stderr: a table on a terminal, else a line where something has changed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from natsproxy.printable import printable
-from natsproxy.sweep.kept_sweep import Outcome
-from natsproxy.sweep.sweeping import Sweep
+from natsproxy.sweep.kept_sweep import KeptSweep, Outcome
+from natsproxy.sweep.sweeping import Sweep, title
 from natsproxy.sweep.values import Verdict
 
 _REFRESH: Final = 0.25  # seconds between two updates of the table
-_LINES: Final = 10.0  # seconds between two lines
+_LINES: Final = 10.0  # seconds between two lines, at least
 _RUNNING: Final = 6  # runs that are named
 COLOURS: Final = {
     Verdict.PASSED: "green",
@@ -32,19 +32,19 @@ COLOURS: Final = {
 }
 
 
-async def showing(sweep: Sweep, quiet: bool) -> None:
+async def showing(kept: KeptSweep, quiet: bool) -> None:
     """Run a sweep, and show how far it is."""
-    console = Console(stderr=True)
+    console, sweep = Console(stderr=True), kept.sweep
     if quiet:
-        await sweep.run()
+        await kept.run()
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
-            await _beside(sweep, _REFRESH, lambda: live.update(_table(sweep), refresh=True))
+            await _beside(kept, _REFRESH, lambda: live.update(_table(sweep), refresh=True))
     else:
-        await _beside(sweep, _LINES, lambda: click.echo(printable(_line(sweep)), err=True))
+        await _beside(kept, _LINES, Lines(sweep).show)
 
 
-async def _beside(sweep: Sweep, every: float, show: Callable[[], None]) -> None:
+async def _beside(kept: KeptSweep, every: float, show: Callable[[], None]) -> None:
     async def repeat() -> None:
         while True:
             show()
@@ -52,7 +52,7 @@ async def _beside(sweep: Sweep, every: float, show: Callable[[], None]) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(repeat)
-        await sweep.run()
+        await kept.run()
         nursery.cancel_scope.cancel()
 
 
@@ -78,16 +78,43 @@ def show_findings(outcome: Outcome) -> None:
     click.echo(printable(f"report: {outcome.page}"), err=True)
 
 
-def _line(sweep: Sweep) -> str:
+class Lines:
+    """The lines of a sweep where no terminal shows them."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._said = ""
+
+    def show(self) -> None:
+        """Print how far it is, where something has changed since the last line."""
+        sweep = self._sweep
+        said = "; ".join(filter(None, (_tried(sweep), _waits_for(sweep))))
+        if said != self._said:
+            self._said = said
+            click.echo(printable(said + _left(sweep)), err=True)
+
+
+def _tried(sweep: Sweep) -> str:
     if sweep.baseline is None:
         return "running without a fault"
     counts = ", ".join(f"{count} {verdict.value}" for verdict, count in counted(sweep).most_common())
-    return f"{len(sweep.judged)} of {len(sweep.trials)} tried{_left(sweep)}: {counts or 'none has ended yet'}"
+    return f"{len(sweep.judged)} of {len(sweep.trials)} tried: {counts or 'none has ended yet'}"
+
+
+def _waits_for(sweep: Sweep) -> str:
+    """Return what is repeated now, the first by its name; "" for nothing."""
+    if not sweep.repeated:
+        return ""
+    first, *others = sweep.repeated
+    more = f", and {len(others)} more" if others else ""
+    return f"confirming: {first.judgement.verdict.value} by {title(first.trial)}{more}"
 
 
 def _left(sweep: Sweep) -> str:
     left = sweep.seconds_left()
-    return "" if left is None else f", {left:.0f} s left"
+    if left is None:
+        return ""
+    return f" ({left:.0f} s left)" if left else " (no new trial: the time is over)"
 
 
 def _table(sweep: Sweep) -> Table:
@@ -100,6 +127,12 @@ def _table(sweep: Sweep) -> Table:
     for verdict in Verdict:
         if counts[verdict]:
             table.add_row(Text(verdict.value, COLOURS[verdict]), str(counts[verdict]))
+    for one in sweep.repeated:
+        table.add_row(Text("confirming", "dim"), _dim(title(one.trial)))
     for name in list(sweep.running)[:_RUNNING]:
-        table.add_row(Text("running", "dim"), Text(printable(name), "dim", overflow="ellipsis", no_wrap=True))
+        table.add_row(Text("running", "dim"), _dim(name))
     return table
+
+
+def _dim(name: str) -> Text:
+    return Text(printable(name), "dim", overflow="ellipsis", no_wrap=True)

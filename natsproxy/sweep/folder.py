@@ -8,7 +8,8 @@
 | `report.json`, `report.html`, `junit.xml` | see `report` |
 
 `Folder.begin(path, program, resume=...)`, then `baseline(n)` and `run(n)` for the folders of runs, `note` for
-each trial that is judged, and `finish` at the end, also of a sweep that was stopped.
+each trial that is judged, `show` for those who watch, and `finish` at the end, also of a sweep that was
+stopped.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.events import Firing
+from natsproxy.files import write_whole
 from natsproxy.sweep.causes import Judged, cause_of
 from natsproxy.sweep.finding_folder import FACTS, write_finding
 from natsproxy.sweep.findings import Finding
@@ -76,7 +78,9 @@ class Folder:
             if (path / STATE).exists():
                 lines = _lines(path / STATE)
         path.mkdir(parents=True, exist_ok=True)
-        _remove_results(path)
+        _remove_findings(path)
+        for name in (REPORT, PAGE, JUNIT):
+            (path / name).unlink(missing_ok=True)
         shutil.rmtree(path / RUNS, ignore_errors=True)
         (path / STATE).write_text(_line({"program": dict(program)}), encoding="utf-8")
         failed = {one["key"] for one in lines if "key" in one and Verdict(one["verdict"]).found}
@@ -173,24 +177,28 @@ class Folder:
             }
         )
 
-    # -- the end
+    # -- the results
+
+    def show(self, result: SweepResult, findings: Sequence[Finding]) -> None:
+        """Write the reports of a sweep that goes on.  Raises OSError where the disk is full."""
+        self._write(REPORT, json.dumps(result.facts(findings), indent=2, ensure_ascii=False) + "\n")
+        self._write(PAGE, html_page.page(result, findings))
 
     def finish(self, result: SweepResult, findings: Sequence[Finding]) -> None:
         """Write the findings and the reports.  Raises OSError where the disk is full."""
-        _remove_results(self.path)
+        _remove_findings(self.path)
         for finding in findings:
             write_finding(self.path, finding, result)
         kept = {finding.least.run.capture for finding in findings}
         for one in result.judged:
             if one.run.capture not in kept:
                 self.drop(one.run)
-        facts = result.facts(findings)
-        self._write(REPORT, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
+        self.show(result, findings)
         self._write(JUNIT, junit.document(result, findings))
-        self._write(PAGE, html_page.page(result, findings))
 
     def _write(self, name: str, text: str) -> None:
-        (self.path / name).write_text(text, encoding="utf-8", errors="backslashreplace")
+        plain = text.encode("utf-8", "backslashreplace").decode()
+        write_whole(self.path / name, plain)  # a browser may read the page at any time
 
 
 def find_trial(path: Path, name: str) -> Trial:
@@ -236,8 +244,6 @@ def _shown(program: Any) -> str:
     return json.dumps(program)[:300]
 
 
-def _remove_results(path: Path) -> None:
+def _remove_findings(path: Path) -> None:
     for facts in path.glob(f"{_FINDINGS}/{FACTS}"):
         shutil.rmtree(facts.parent)
-    for name in (REPORT, PAGE, JUNIT):
-        (path / name).unlink(missing_ok=True)

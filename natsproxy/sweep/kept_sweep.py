@@ -1,28 +1,35 @@
 """A sweep with its folder, from the begin to the reports: what the command line and tests share.
 
-`KeptSweep(world, program, options, out, ...)`, then its `sweep.run()`, then `finish()`, also where it was
-stopped.
+`KeptSweep(world, program, options, out, ...)`, then `run()`, then `finish()`, also where it was stopped.
+While it runs, the reports in its folder show how far it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import trio
+
 from natsproxy.errors import ConfigError, NatsproxyError
+from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.faults import chosen
 from natsproxy.sweep.findings import Finding, accept, group
 from natsproxy.sweep.folder import PAGE, Folder
 from natsproxy.sweep.programs import Program
 from natsproxy.sweep.report.result import SweepResult
 from natsproxy.sweep.sweeping import Sweep, SweepOptions
+from natsproxy.sweep.verdicts import Baseline
 from natsproxy.sweep.worlds import World
 
 _DECIDING: Final = ("check", "seed", "patience")
 """The options that decide what a trial says: a sweep is resumed with the same ones."""
+
+_SHOW_EVERY: Final = 2.0  # seconds between two reports of a sweep that runs
+_SHARE: Final = 20  # they take at most this part of the time: recordings may be long
 
 
 class SweepFailure(AssertionError, NatsproxyError):
@@ -103,6 +110,49 @@ class KeptSweep:
         self.sweep = Sweep(world, program, self._folder, options)
         self._began = time.monotonic()
 
+    async def run(self) -> None:
+        """Run the sweep, and show in its folder how far it is."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._show)
+            await self.sweep.run()
+            nursery.cancel_scope.cancel()
+
+    async def _show(self) -> None:
+        """Write the reports again and again, where a trial has ended since."""
+        shown = None
+        while True:
+            began, judged = time.monotonic(), list(self.sweep.judged)
+            confirmed = [one for one in judged if one.confirmed]
+            if self.sweep.baseline is not None and shown != (len(judged), len(confirmed)):
+                shown = len(judged), len(confirmed)
+                result = self._result(self.sweep.baseline, judged, running=True)
+                await trio.to_thread.run_sync(self._show_running, result, confirmed)
+            await trio.sleep(max(_SHOW_EVERY, _SHARE * (time.monotonic() - began)))
+
+    def _show_running(self, result: SweepResult, confirmed: Sequence[Judged]) -> None:
+        self._folder.show(result, group(confirmed))
+
+    def _result(
+        self, baseline: Baseline, judged: Sequence[Judged], *, stopped: str = "", running: bool = False
+    ) -> SweepResult:
+        sweep = self.sweep
+        return SweepResult(
+            self._program.line,
+            self._world.name,
+            baseline.runs,
+            sweep.differs,
+            sweep.places,
+            sweep.trials,
+            judged,
+            time.monotonic() - self._began,
+            sweep.patience(),
+            self._options.seed,
+            self._accepted,
+            stopped,
+            self._program.again(self._out),
+            running,
+        )
+
     def finish(self, *, signal: bool = False) -> Outcome | None:
         """Write the reports, and return what was found; None where not even the clean runs have ended.
 
@@ -111,21 +161,9 @@ class KeptSweep:
         sweep = self.sweep
         if sweep.baseline is None:
             return None
-        result = SweepResult(
-            self._program.line,
-            self._world.name,
-            sweep.baseline.runs,
-            sweep.differs,
-            sweep.places,
-            sweep.trials,
-            sweep.judged,
-            time.monotonic() - self._began,
-            sweep.patience(),
-            self._options.seed,
-            self._accepted,
-            "a signal stopped it" if signal else "its time was over" if sweep.seconds_left() == 0 else "",
-            self._program.again(self._out),
-        )
+        over = sweep.seconds_left() == 0 and len(sweep.judged) < len(sweep.trials)
+        stopped = "a signal stopped it" if signal else "its time was over" if over else ""
+        result = self._result(sweep.baseline, sweep.judged, stopped=stopped)
         findings = group(sweep.judged)
         self._folder.finish(result, findings)
         new, gone = accept(findings, self._accepted)

@@ -131,7 +131,8 @@ class Sweep:
     baseline, timers: of the clean runs, once they were made.  differs: what differs between them, or is not
     tried, a sentence each.  places: those that all of them have.  trials: all that were chosen.  judged:
     those that were tried.
-    running: the names of those that run now.
+    running: the names of those that run now.  repeated: those that run again, until it is known whether they
+    are findings.
     """
 
     def __init__(self, world: World, program: Program, folder: Folder, options: SweepOptions) -> None:
@@ -144,6 +145,7 @@ class Sweep:
         self.trials: list[Trial] = []
         self.judged: list[Judged] = []
         self.running: Counter[str] = Counter()
+        self.repeated: list[Judged] = []
         self._world, self._program, self._folder = world, program, folder
         self._turns = Turns(options.jobs, _WAITING) if world.parallel else Turns(1, 0)
         self._lend_after = math.inf
@@ -331,9 +333,11 @@ class Sweep:
             verdicts.append(judgement.verdict)
             self._folder.drop(run)
 
+        self.repeated.append(one)
         async with trio.open_nursery() as nursery:
             for _ in range(self.options.confirm - 1):
                 nursery.start_soon(again)
+        self.repeated.remove(one)
         one.runs += len(verdicts)
         one.same += verdicts.count(one.judgement.verdict)
         one.confirmed = one.same == one.runs

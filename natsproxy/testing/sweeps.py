@@ -131,7 +131,7 @@ class Sweeping:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_at, stop, nursery.cancel_scope)
-                await self._kept.sweep.run()
+                await self._kept.run()
                 self._outcome = self._kept.finish()
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as errors:

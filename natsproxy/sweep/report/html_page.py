@@ -28,6 +28,7 @@ from natsproxy.units import SECOND, in_seconds
 
 _STYLES: Final = (("spark", "report", "style.css"), ("sweep", "report", "sweep.css"))
 _ROWS: Final = 1_500
+_REFRESH: Final = 3  # seconds after which the page of a running sweep is loaded again
 _CELLS: Final = {
     Verdict.HUNG: ("hung", "H"),
     Verdict.DEAF: ("deaf", "D"),
@@ -56,6 +57,7 @@ def page(result: SweepResult, findings: Sequence[Finding]) -> str:
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
             '<meta name="generator" content="natsproxy">',
+            *([f'<meta http-equiv="refresh" content="{_REFRESH}">'] if result.running else []),
             f"<title>{_e(result.program)} · natsproxy sweep</title>",
             f"<style>{style}</style>",
             "</head>",
@@ -92,11 +94,16 @@ def _head(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]:
     new = sum(one.name not in result.accepted for one in findings)
     known = len(findings) - new
     said = f"{new or 'No'} finding{'' if new == 1 else 's'}" + (f", {known} accepted" if known else "")
+    said += " so far" if result.running else ""
     yield f"<h1>{said}</h1>"
     yield f'<p class="sub"><code>{_e(result.program)}</code> · {_e(result.world)}</p>'
+    all_trials = max(len(result.trials), len(result.judged))
+    if result.running:
+        yield f'<p class="running">running: {len(result.judged):,} of {all_trials:,} tried</p>'
     if result.stopped:
-        yield f'<div class="alarm"><b>Not finished:</b> {_e(result.stopped)}</div>'
-    tiles = [(len(result.judged), "trials", ""), (result.not_tried, "not tried", "")]
+        left = f"{result.not_tried:,} of {all_trials:,} not tried"
+        yield f'<div class="alarm"><b>Not finished:</b> {_e(result.stopped)}, {left}</div>'
+    tiles = [(len(result.judged), "tried", ""), (result.not_tried, "not tried", "")]
     tiles += [
         (count, verdict, "bad" if Verdict(verdict).found and count else "")
         for verdict, count in result.by_verdict().items()
@@ -126,7 +133,8 @@ def _findings(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]
         )
         if finding.cause.place:
             yield f'<p class="note">The program is in <code>{_e(finding.cause.place)}</code>.</p>'
-        yield f'<p class="note"><code>{_e(result.again_for(finding.number))}</code></p>'
+        if not result.running:  # its folder comes at the end
+            yield f'<p class="note"><code>{_e(result.again_for(finding.number))}</code></p>'
         run = finding.least.run
         for title, text in (("The end of the conversation", _conversation(finding)), ("Stack", run.stack)):
             if text:
@@ -157,7 +165,8 @@ def _map(result: SweepResult) -> Iterator[str]:
     yield '<section id="map"><header><h2>The conversation, and each fault in it</h2></header>'
     yield f'<div class="keys">{"".join(_keys())}</div>'
     yield '<div class="scroll"><table class="map"><thead><tr><th class="num">ms</th>'
-    yield "<th>connection</th><th>frame</th><th>client · proxy · server</th><th>state</th>"
+    yield '<th>connection</th><th>frame</th><th class="lanes">client · proxy · server</th>'
+    yield '<th class="state">state</th>'
     yield "".join(f'<th class="f" scope="col">{_e(fault)}</th>' for fault in faults) + "</tr></thead><tbody>"
     rows = _rows(result.places, {position for position, _ in tried})
     for number, (place, count) in enumerate(rows):

@@ -40,13 +40,14 @@ def class_of(place: Place) -> PlaceClass:
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """A sweep that has ended, or was stopped.
+    """A sweep that goes on, has ended, or was stopped.
 
     program: its command line.  world: a sentence about its servers.  baseline: the clean runs.  differs: what
     differs between them, a sentence each.  places: of the baseline.  trials: all that were chosen.  judged:
     those that were tried.  seconds: of the whole sweep.  patience: seconds that a run had at least.
     accepted: names of findings that are known.  stopped: why it ended early, a clause; "" if it did not.
-    again: what shows a finding again, a command or a call, with `{number}` for its number.
+    again: what shows a finding again, a command or a call, with `{number}` for its number.  running: it goes
+    on.
     """
 
     program: str
@@ -62,6 +63,7 @@ class SweepResult:
     accepted: Collection[str] = field(default_factory=tuple)
     stopped: str = ""
     again: str = "natsproxy sweep --only {number}"
+    running: bool = False
 
     def again_for(self, number: int) -> str:
         """Return what shows the finding of a number again."""
@@ -86,6 +88,7 @@ class SweepResult:
             "seed": self.seed,
             "seconds": round(self.seconds, 1),
             "patience_seconds": self.patience,
+            "running": self.running,
             "stopped": self.stopped,
             "baseline": {
                 "runs": [_run_facts(run) for run in self.baseline],
