@@ -7,6 +7,7 @@
 | `run.ncap`, `baseline.ncap` | the recordings of the failed run and of a clean one |
 | `conversation.txt` | the frame of the fault, and the last frames before the end |
 | `stack.txt`, `output.txt` | where the program was, and what it printed; if there is any |
+| `checks.txt` | what `natsproxy check` finds wrong in `run.ncap`; if there is anything |
 | `finding.json` | the finding and its trial, for programs |
 """
 
@@ -17,6 +18,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+from natsproxy.check.checker import check_captures
 from natsproxy.printable import printable
 from natsproxy.rules.file.serialize import to_toml
 from natsproxy.sweep.conversation import conversation
@@ -39,6 +41,7 @@ def write_finding(path: Path, finding: Finding, result: SweepResult) -> Path:
         "conversation.txt": conversation(run.capture, run.firings),
         "stack.txt": run.stack,
         "output.txt": run.output,
+        "checks.txt": _checks(run.capture),
         FACTS: json.dumps(finding.facts(), indent=2) + "\n",
     }
     for name, text in texts.items():
@@ -47,6 +50,12 @@ def write_finding(path: Path, finding: Finding, result: SweepResult) -> Path:
     shutil.copyfile(run.capture, folder / "run.ncap")
     shutil.copyfile(result.baseline[0].capture, folder / "baseline.ncap")
     return folder
+
+
+def _checks(capture: Path) -> str:
+    """Return what went wrong in a history, a line each."""
+    found = (one for one in check_captures([capture]) if one.found)
+    return "".join(printable(f"{one.check}: {one.sentence}") + "\n" for one in found)
 
 
 def rules_text(finding: Finding, seed: int) -> str:

@@ -93,6 +93,18 @@ def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None
     )
 
 
+def test_a_finding_has_what_the_checks_find_in_its_run(tmp_path: Path) -> None:
+    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    one = judged(folder, 1, trial(rules=[RULE], n=2))
+    asks = TEXT + "w > SUB _INBOX.a 1\nw > PUB prices.get _INBOX.a\n@ +20s\nw closed client-closed\n"
+    capture(one.run.capture, asks)
+    folder.finish(result(folder, [one]), group([one]))
+    (said,) = (tmp_path / "out").glob("01-*/checks.txt")
+    assert said.read_text().startswith(
+        "request_without_answer: worker (connection 1): a request to prices.get "
+    )
+
+
 def test_runs_without_a_finding_go_as_they_end(tmp_path: Path) -> None:
     folder = Folder.begin(tmp_path / "out", PROGRAM)
     passed, hung = judged(folder, 1, trial(n=1), Verdict.PASSED), judged(folder, 2, trial(n=2))
