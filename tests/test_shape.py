@@ -38,6 +38,7 @@ FLOORS = {
     "replay": 6,
     "check": 6,
     "admin": 6,
+    "permissions": 7,
     "sweep": 7,
     "testing": 8,
     "pytest_plugin": 10,

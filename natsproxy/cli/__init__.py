@@ -33,6 +33,10 @@ COMMANDS = {
     "cert": ("natsproxy.cli.cert:cert", "Make a CA and certificates for trying out TLS."),
     "capture": ("natsproxy.cli.capture:capture", "Show, check and repair captures."),
     "check": ("natsproxy.cli.check:check", "Find what went wrong in the traffic of captures."),
+    "permissions": (
+        "natsproxy.cli.permissions:permissions",
+        "Write the permissions that the traffic of captures needs.",
+    ),
     "rules": ("natsproxy.cli.rules:rules", "Check and explain rules, list their kinds."),
     "help": ("natsproxy.cli.help:help_", "Print the help of a topic or a command."),
     "replay": ("natsproxy.cli.replay:replay", "Play clients to a server, or the server to clients."),

@@ -21,6 +21,7 @@ INBOX: Final = b"_INBOX"
 EXTENDED: Final = rb"(oc_)?([0-9A-Za-z]{22})([0-9a-f]{4}|_[0-9]+)?"
 """A nuid with the additions of clients; its second group matches any word of that length."""
 _EXTENDED: Final = re.compile(EXTENDED)
+_UUID: Final = re.compile(rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _BASE62: Final = re.compile(rb"[0-9A-Za-z]+")
 _DIGITS_BEFORE_LETTER: Final = re.compile(rb"[0-9]+[A-Z]")
 _CASE_CHANGE: Final = re.compile(rb"(?<=[a-z])[A-Z]|(?<=[A-Z])[a-z]")
@@ -44,6 +45,11 @@ def split_nuid(token: bytes) -> tuple[bytes, bytes, bytes] | None:
     if found is None or not is_nuid(found[2]):
         return None
     return found[1] or b"", found[2], found[3] or b""
+
+
+def is_generated(token: bytes) -> bool:
+    """Tell whether a token is an id that a program generated: a nuid, also with additions, or a UUID."""
+    return split_nuid(token) is not None or _UUID.fullmatch(token) is not None
 
 
 def is_generated_consumer(token: bytes) -> bool:

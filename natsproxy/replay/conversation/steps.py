@@ -197,8 +197,11 @@ def whole_frames(data: bytes | memoryview, direction: Direction, path: Path | st
         raise CaptureError(f"a record holds no NATS frames: {error}", path=path) from None
 
 
-def _preamble(conn: ConnectionId, item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
-    """Yield the state of a connection that was open already as if just sent: CONNECT and live SUBs."""
+def preamble_frames(item: records.Preamble) -> Iterator[Frame]:
+    """Yield what a preamble stands for: the CONNECT of its connection, and a SUB for each live subscription.
+
+    Raises ProtocolError, TypeError or ValueError where it cannot be read.
+    """
     data = bytes(item.info.get("connect") or b"")
     for sid, subject, queue, *_ in item.info.get("subs") or ():
         fields = [
@@ -206,6 +209,11 @@ def _preamble(conn: ConnectionId, item: records.Preamble, t: int, seq: int) -> I
             for field in (subject, queue, sid)
         ]
         data += b"SUB " + b" ".join(field for field in fields if field) + b"\r\n"
-    for frame in parse.frames(data, C2S):
+    yield from parse.frames(data, C2S)
+
+
+def _preamble(conn: ConnectionId, item: records.Preamble, t: int, seq: int) -> Iterator[Step]:
+    """Yield the state of a connection that was open already as if just sent."""
+    for frame in preamble_frames(item):
         yield Step(seq, conn, t, C2S, frame)
         seq += 1

@@ -1,0 +1,8 @@
+"""The permissions that recorded traffic needs: the smallest block for each client, with its evidence.
+
+`uses.py` reads captures and tells who used which subject.  `marks.py` says which tokens of a subject may
+become `*`, `templates.py` generalises by that, `needs.py` makes the lines of a block, `choices.py` lists the
+rare calls that a recording cannot know, `formats.py` writes blocks.
+
+Read `uses.py` first, then `marks.py`.
+"""

@@ -1,0 +1,109 @@
+"""The needs of each client of a recording: the lines of its block, its responses, and its choices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from natsproxy.permissions.choices import Choice, choices
+from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, Place, Templates
+from natsproxy.permissions.uses import By, Client, Use, Verb, clients, opened, uses
+from natsproxy.units import MINUTE, SECOND
+
+_EXPIRES: Final = (10 * SECOND, 2 * MINUTE, 10 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE)
+"""The times that `allow_responses` gets: the first one of at least twice the longest that was seen."""
+NOTHING: Final = ">"
+"""The deny entry of a direction without lines: an empty allow list would allow everything."""
+
+
+@dataclass(slots=True)
+class Responses:
+    """The responses of a client.
+
+    most: the most for one message.  longest: ns between a message and its last response.
+    """
+
+    evidence: Evidence = field(default_factory=Evidence)
+    most: int = 0
+    longest: int = 0
+
+    def add(self, use: Use) -> None:
+        """Add a response."""
+        if use.response is not None:
+            self.evidence.saw(use.t)
+            self.most = max(self.most, use.response.nth)
+            self.longest = max(self.longest, use.response.elapsed)
+
+    @property
+    def expires(self) -> int:
+        """The time (ns) that is allowed."""
+        return next((one for one in _EXPIRES if one >= 2 * self.longest), 2 * self.longest)
+
+
+@dataclass(slots=True)
+class Need:
+    """The needs of the clients of one label.
+
+    clients: the facts about them.  responses: None without any.
+    """
+
+    label: str
+    clients: set[Client]
+    lines: dict[Place, Evidence]
+    responses: Responses | None
+    choices: list[Choice]
+
+    def of(self, verb: Verb) -> list[Place]:
+        """Return the lines of a verb."""
+        return [place for place in self.lines if place.verb == verb]
+
+    def permissions(self, without: Place | None = None, responses: bool = True) -> dict[str, Any]:
+        """Return the permission map, as `parse_permissions` takes it.
+
+        without: a line to leave out.  responses: False to leave them out.
+        """
+        made: dict[str, Any] = {}
+        for verb in Verb:
+            allow = [str(place) for place in self.of(verb) if place != without]
+            made[str(verb)] = {"allow": allow} if allow else {"deny": [NOTHING]}
+        if self.responses is not None and responses:
+            expires = f"{self.responses.expires // SECOND}s"
+            made["allow_responses"] = {"max": self.responses.most, "expires": expires}
+        return made
+
+
+class _Gathered:
+    def __init__(self, distinct: int, words: int) -> None:
+        self.templates = Templates(distinct, words)
+        self.responses = Responses()
+        self.clients: set[Client] = set()
+        self.flow: set[bytes] = set()
+
+
+def needs_of(
+    captures: Iterable[Path], by: By = By.USER, *, distinct: int = DISTINCT, words: int = WORDS
+) -> list[Need]:
+    """Return the needs of all clients that used a subject, by their labels.  Raises CaptureError."""
+    reader = opened(captures)
+    known = clients(reader)
+    found: dict[str, _Gathered] = {}
+    for client in known.values():
+        found.setdefault(client.label(by), _Gathered(distinct, words)).clients.add(client)
+    for use in uses(reader, known):
+        one = found[use.client.label(by)]
+        if use.response is None:
+            one.templates.add(use)
+        else:
+            one.responses.add(use)
+        if use.flow_control:
+            one.flow.add(use.subject)
+    return [_need(label, found[label]) for label in sorted(found)]
+
+
+def _need(label: str, one: _Gathered) -> Need:
+    lines = one.templates.lines()
+    responses = one.responses if one.responses.most else None
+    langs = {client.lang for client in one.clients}
+    return Need(label, one.clients, lines, responses, choices(lines, langs, one.flow))

@@ -1,0 +1,215 @@
+"""The subjects that one client used, generalised as far as their evidence goes.
+
+Subjects that differ only in variable tokens are one group.  In a group a position becomes `*` once it had
+`distinct` values; until then each value has a line of its own.  At the end a word becomes `*` where `words`
+lines differ in it alone, and a line goes where another one allows all of it.
+
+The order of the uses does not matter: a position's values are those of the whole group.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from natsproxy.permissions.marks import Mark, Token, marked
+from natsproxy.permissions.uses import Use, Verb
+from natsproxy.protocol.identifiers import is_generated
+from natsproxy.protocol.subjects import STAR, has_wildcard, is_subset
+
+DISTINCT: Final = 3
+"""Values from which on a number or an id becomes `*`."""
+WORDS: Final = 20
+"""Values from which on a word becomes `*`."""
+_COUNTED: Final = 10_000
+"""Values of one position that are counted."""
+
+
+class Place(NamedTuple):
+    """A permission as a map has it.  queue: of a subscription, `b""` for none."""
+
+    verb: Verb
+    subject: bytes
+    queue: bytes = b""
+
+    def __str__(self) -> str:
+        """Return the entry of a permission map."""
+        return b" ".join(filter(None, (self.subject, self.queue))).decode("utf-8", "surrogateescape")
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The uses behind a line.
+
+    first, last: Unix ns.  values: the distinct tokens at each position that is `*`.
+    """
+
+    frames: int = 0
+    first: int = 1 << 63
+    last: int = 0
+    values: dict[int, set[bytes]] = field(default_factory=dict)
+
+    def saw(self, t: int) -> None:
+        """Count a use."""
+        self.frames += 1
+        self.first, self.last = min(self.first, t), max(self.last, t)
+
+    def note(self, position: int, values: Iterable[bytes]) -> None:
+        """Note values at a position."""
+        known = self.values.setdefault(position, set())
+        if len(known) < _COUNTED:
+            known.update(values)
+
+    def join(self, other: Evidence) -> None:
+        """Add the uses of another line."""
+        self.frames += other.frames
+        self.first, self.last = min(self.first, other.first), max(self.last, other.last)
+        for position, values in other.values.items():
+            self.note(position, values)
+
+    @property
+    def distinct(self) -> tuple[int, ...]:
+        """The number of distinct values at each `*`, at most `_COUNTED`."""
+        return tuple(min(_COUNTED, len(self.values[position])) for position in sorted(self.values))
+
+
+class _Key(NamedTuple):
+    """The tokens that the subjects of a group share; None where they vary."""
+
+    verb: Verb
+    queue: bytes
+    tokens: tuple[Token | None, ...]
+
+
+class _Group:
+    """Subjects that differ only in variable tokens, by these tokens."""
+
+    def __init__(self, distinct: int, width: int) -> None:
+        self._distinct = distinct
+        self._seen: list[set[bytes] | None] = [set() for _ in range(width)]
+        self.entries: dict[tuple[bytes, ...], Evidence] = {}
+
+    def add(self, values: list[bytes], positions: list[int]) -> Evidence:
+        """Return the evidence of a subject."""
+        for at, value in enumerate(values):
+            seen = self._seen[at]
+            if seen is not None:
+                seen.add(value)
+                if len(seen) >= self._distinct:
+                    self._seen[at] = None
+                    self._star(at, positions[at])
+        key = tuple(STAR if self._seen[at] is None else value for at, value in enumerate(values))
+        found = self.entries.setdefault(key, Evidence())
+        for at, value in enumerate(values):
+            if self._seen[at] is None:
+                found.note(positions[at], (value,))
+        return found
+
+    def _star(self, at: int, position: int) -> None:
+        old, self.entries = self.entries, {}
+        for key, evidence in old.items():
+            evidence.note(position, (key[at],))
+            self.entries.setdefault((*key[:at], STAR, *key[at + 1 :]), Evidence()).join(evidence)
+
+
+class Templates:
+    """The templates of one client.
+
+    distinct, words: the values from which on a variable token, or a word, becomes `*`.
+    """
+
+    def __init__(self, distinct: int = DISTINCT, words: int = WORDS) -> None:
+        self._distinct, self._words = distinct, words
+        self._groups: dict[_Key, _Group] = {}
+
+    def add(self, use: Use) -> None:
+        """Add a use."""
+        tokens = marked(use.subject)
+        values = [token.text for token in tokens if token.mark == Mark.VARIABLE]
+        shape = tuple(_shared(token) for token in tokens)
+        queue = b".".join(STAR if is_generated(part) else part for part in use.queue.split(b"."))
+        key = _Key(use.verb, queue, shape)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(self._distinct, len(values))
+        evidence = group.add(values, [at for at, token in enumerate(shape) if token is None])
+        evidence.saw(use.t)
+        for at, token in enumerate(tokens):
+            if token.mark == Mark.GENERATED:
+                evidence.note(at, (token.text,))
+
+    def lines(self) -> dict[Place, Evidence]:
+        """Return the lines in the order of their subjects."""
+        made = [
+            (key._replace(tokens=tuple(_filled(key.tokens, values))), evidence)
+            for key, group in self._groups.items()
+            for values, evidence in group.entries.items()
+        ]
+        found: dict[Place, Evidence] = {}
+        for key, evidence in self._merged(made):
+            subject = b".".join(token.text for token in key.tokens if token is not None)
+            found.setdefault(Place(key.verb, subject, key.queue), Evidence()).join(evidence)
+        return dict(sorted(_without_covered(found).items()))
+
+    def _merged(self, lines: list[tuple[_Key, Evidence]]) -> list[tuple[_Key, Evidence]]:
+        """Let words become `*`, from the last position to the first."""
+        for at in range(max((len(key.tokens) for key, _ in lines), default=0) - 1, 0, -1):
+            alike: defaultdict[_Key, list[tuple[_Key, Evidence]]] = defaultdict(list)
+            for key, evidence in lines:
+                is_word = at < len(key.tokens) and _mark(key, at) == Mark.WORD
+                shared = (*key.tokens[:at], None, *key.tokens[at + 1 :]) if is_word else key.tokens
+                alike[key._replace(tokens=shared)].append((key, evidence))
+            lines = []
+            for shared_key, ones in alike.items():
+                if len(ones) < self._words or None not in shared_key.tokens:
+                    lines += ones
+                    continue
+                joined = Evidence()
+                for key, evidence in ones:
+                    token = key.tokens[at]
+                    evidence.note(at, () if token is None else (token.text,))
+                    joined.join(evidence)
+                lines.append((shared_key._replace(tokens=tuple(_filled(shared_key.tokens, (STAR,)))), joined))
+        return lines
+
+
+def _shared(token: Token) -> Token | None:
+    if token.mark == Mark.GENERATED:
+        return Token(STAR, Mark.KEPT)
+    return None if token.mark == Mark.VARIABLE else token
+
+
+def _filled(tokens: tuple[Token | None, ...], values: Iterable[bytes]) -> Iterator[Token]:
+    given = iter(values)
+    return (Token(next(given), Mark.KEPT) if token is None else token for token in tokens)
+
+
+def _mark(key: _Key, at: int) -> Mark:
+    token = key.tokens[at]
+    return Mark.KEPT if token is None else token.mark
+
+
+def _without_covered(lines: dict[Place, Evidence]) -> dict[Place, Evidence]:
+    """Leave out each line of which another one, for the same queue, allows all; its uses count there."""
+    wide: defaultdict[tuple[Verb, bytes], list[bytes]] = defaultdict(list)
+    for place in sorted(lines):
+        if has_wildcard(place.subject):
+            wide[place.verb, place.queue].append(place.subject)
+    kept: dict[Place, Evidence] = {}
+    for place, evidence in lines.items():
+        covers = wide[place.verb, place.queue]
+        found = [one for one in covers if one != place.subject and is_subset(place.subject, one)]
+        home = place._replace(subject=_widest(found)) if found else place
+        if home is not place:
+            evidence.values.clear()  # they belong to other positions
+        kept.setdefault(home, Evidence()).join(evidence)
+    return kept
+
+
+def _widest(patterns: list[bytes]) -> bytes:
+    """Return a pattern that no other one covers."""
+    return next(
+        one for one in patterns if not any(other != one and is_subset(one, other) for other in patterns)
+    )

@@ -1,0 +1,221 @@
+"""The uses of subjects in captures: each publish and each subscription that a client sent.
+
+A frame counts as the client sent it, whatever the proxy or the server did with it; frames that the proxy made
+do not count.  The subscriptions of a connection that was open before the capture began count from its
+preamble.
+
+A publish to the reply subject of a message that its connection got before is a response: `allow_responses`
+admits it, and no line is needed.  Subjects of JetStream (`$JS.ACK`, `$JS.FC`) are not: acks come later and
+more often than responses may, so they have lines.
+
+The captures are read twice: an account is known only after the client's first frames.  Segments of one run
+are read in their order, whatever capture they are in, so parts give the same as the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from natsproxy.bounded import BoundedDict
+from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.capture.format.records import CloseRecord, Flags, Frames, OpenRecord, Preamble
+from natsproxy.capture.read.frames import CapturedFrame, frames_of
+from natsproxy.capture.read.reader import CaptureReader, open_capture
+from natsproxy.capture.read.segment import BlockRef
+from natsproxy.errors import CaptureError, ProtocolError
+from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.headers import trace_subject
+from natsproxy.protocol.jetstream import members, parse_api
+from natsproxy.replay.conversation.steps import PUBLISHES, preamble_frames
+from natsproxy.wire.frames import Frame
+from natsproxy.wire.ops import C2S, Op
+
+DELIVERIES: Final = (Op.MSG, Op.HMSG)
+_INTRODUCES: Final = re.compile(rb"\b(?:CONNECT|INFO)[ \t]*{", re.IGNORECASE)
+"""Found in each record with a CONNECT or an INFO, and in few others."""
+
+
+class By(StrEnum):
+    """The fact that tells clients apart."""
+
+    USER = "user"
+    NAME = "name"
+    ACCOUNT = "account"
+
+
+class Verb(StrEnum):
+    """The permission that a use needs."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+class Client(NamedTuple):
+    """The facts about the client of a connection; unknown ones are empty.  lang: of its library."""
+
+    user: str = ""
+    name: str = ""
+    account: str = ""
+    lang: str = ""
+
+    def label(self, by: By) -> str:
+        """Return its label.
+
+        A client without the fact that is asked for has its name, then its user; one without all is "".
+        """
+        return str(getattr(self, by)) or self.name or self.user
+
+
+class Response(NamedTuple):
+    """A publish as a response: the how-manieth to its reply subject, ns since the message."""
+
+    nth: int
+    elapsed: int
+
+
+class Use(NamedTuple):
+    """A use of a subject.
+
+    t: Unix ns.  queue: of a subscription.  response: of a publish that answered a message.  flow_control: it
+    created a consumer with flow control.
+    """
+
+    conn: ConnectionId
+    client: Client
+    verb: Verb
+    subject: bytes
+    queue: bytes
+    t: int
+    response: Response | None = None
+    flow_control: bool = False
+
+
+Clients = dict[ConnectionId, Client]
+
+
+def opened(captures: Iterable[Path]) -> CaptureReader:
+    """Return one reader of several captures.  Raises CaptureError."""
+    return CaptureReader(list(dict.fromkeys(path for one in captures for path in open_capture(one).paths)))
+
+
+def clients(reader: CaptureReader) -> Clients:
+    """Return the clients of all connections.  Raises CaptureError."""
+    found: Clients = {}
+    for ref, item in reader.items():
+        conn = ref.connection(item)
+        if conn is None:
+            continue
+        known = found.setdefault(conn, Client())
+        if isinstance(item, Frames):
+            for one in frames_of(ref, item) if _INTRODUCES.search(item.data) else ():
+                if one.in_ordinal is not None and one.head is not None:
+                    known = _introduced(known, one.head)
+        elif isinstance(item, OpenRecord | CloseRecord):
+            known = _merged(
+                known, Client(*(str(item.info.get(key) or "") for key in ("user", "name", "account")))
+            )
+        elif isinstance(item, Preamble):
+            for frame in _preamble(item, ref):
+                known = _introduced(known, frame)
+        found[conn] = known
+    return found
+
+
+def _introduced(known: Client, frame: Frame) -> Client:
+    if frame.op == Op.INFO:
+        return _merged(known, Client(account=str(members(frame.args).get("remote_account") or "")))
+    if frame.op != Op.CONNECT:
+        return known
+    try:
+        connect = parse_connect(frame.args)
+    except ValueError:  # the server closes such a connection
+        return known
+    return _merged(known, Client(connect.user or connect.nkey, connect.name, connect.account, connect.lang))
+
+
+def _merged(known: Client, more: Client) -> Client:
+    return Client(*(old or new for old, new in zip(known, more, strict=True)))
+
+
+def uses(reader: CaptureReader, known: Clients) -> Iterator[Use]:
+    """Yield the uses of all clients, those of a run in their order.  Raises CaptureError."""
+    states: dict[ConnectionId, _Connection] = {}
+    for ref, item in reader.items():
+        conn = ref.connection(item)
+        if conn is None:
+            continue
+        state = states.get(conn)
+        if state is None:
+            state = states[conn] = _Connection(conn, known.get(conn, Client()))
+            if isinstance(item, Preamble):  # later ones repeat what is known
+                for frame in _preamble(item, ref):
+                    yield from state.sent(frame, ref.wall(item.t))
+        if isinstance(item, Frames):
+            for one in frames_of(ref, item):
+                yield from state.seen(one)
+        elif isinstance(item, CloseRecord):
+            state.replies.clear()
+
+
+class _Connection:
+    """A connection, with the reply subjects that it got: the time of the message, and its responses."""
+
+    def __init__(self, conn: ConnectionId, client: Client) -> None:
+        self.conn, self.client = conn, client
+        self.replies: BoundedDict[bytes, tuple[int, int]] = (
+            BoundedDict()
+        )  # a forgotten one is a publish like any other
+
+    def seen(self, one: CapturedFrame) -> Iterator[Use]:
+        frame = one.head
+        if frame is None or one.flags & Flags.CUT:
+            return
+        if one.direction == C2S:
+            if one.in_ordinal is not None:
+                yield from self.sent(frame, one.wall)
+        elif frame.op in DELIVERIES and one.out_ordinal is not None and _asks(frame.reply):
+            self.replies[frame.reply] = one.wall + one.delay, 0
+
+    def sent(self, frame: Frame, t: int) -> Iterator[Use]:
+        if frame.op == Op.SUB:
+            yield Use(self.conn, self.client, Verb.SUBSCRIBE, frame.subject, frame.queue, t)
+        elif frame.op in PUBLISHES:
+            response = self._response(frame.subject, t)
+            flow = response is None and _has_flow_control(frame)
+            yield Use(self.conn, self.client, Verb.PUBLISH, frame.subject, b"", t, response, flow)
+            traced = trace_subject(frame.headers) if frame.header_size else b""
+            if traced:  # the server checks this subject too
+                yield Use(self.conn, self.client, Verb.PUBLISH, traced, b"", t, self._response(traced, t))
+
+    def _response(self, subject: bytes, t: int) -> Response | None:
+        found = self.replies.get(subject)
+        if found is None:
+            return None
+        since, count = found
+        self.replies[subject] = since, count + 1
+        return Response(count + 1, max(0, t - since))
+
+
+def _asks(reply: bytes) -> bool:
+    return bool(reply) and not reply.startswith(b"$JS.")
+
+
+def _has_flow_control(frame: Frame) -> bool:
+    if b'"flow_control"' not in frame.body:
+        return False
+    call = parse_api(frame.subject)
+    if call is None or not call.verb.startswith(b"CONSUMER."):
+        return False
+    config = members(frame.body).get("config")
+    return isinstance(config, dict) and config.get("flow_control") is True
+
+
+def _preamble(item: Preamble, ref: BlockRef) -> list[Frame]:
+    try:
+        return list(preamble_frames(item))
+    except (ProtocolError, TypeError, ValueError) as error:
+        raise CaptureError(f"a preamble cannot be read: {error}", path=ref.segment.path) from None
