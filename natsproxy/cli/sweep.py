@@ -175,7 +175,7 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     if outcome is None:
         raise SystemExit(Exit.STOPPED)
     show_findings(outcome)
-    code = Exit.FOUND_WRONG if outcome.new else Exit.OK
+    code = Exit.FOUND_WRONG if outcome.new else Exit.COULD_NOT_RUN if outcome.could_not_run else Exit.OK
     raise SystemExit(Exit.STOPPED if stopped else code)
 
 
@@ -229,8 +229,15 @@ def _world(given: dict[str, Any]) -> World:
         ends = legs(given["tls"], listen=Listener(), upstream=server)
         return Upstream(ends, given["setup"], given["reset"], given["upstream"])
     path = None if given["server"] == _OWN else Path(given["server"])
-    config = given["server_config"].read_text(encoding="utf-8") if given["server_config"] else ""
-    return OwnServer(path, config, given["setup"])
+    return OwnServer(path, _config(given["server_config"]), given["setup"])
+
+
+def _config(path: Path | None) -> str:
+    """Return the text of the servers' configuration file; "" for none.  Raises ConfigError."""
+    try:
+        return path.read_text(encoding="utf-8") if path else ""
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no configuration of a nats-server: it is not text in UTF-8") from None
 
 
 def _reproduce(given: dict[str, Any], world: World, program: Command, options: SweepOptions) -> int:

@@ -20,6 +20,7 @@ from natsproxy.sweep.values import Verdict
 
 _REFRESH: Final = 0.25  # seconds between two updates of the table
 _LINES: Final = 10.0  # seconds between two lines, at least
+_PROBLEMS: Final = 3  # reasons why trials could not be run
 _RUNNING: Final = 6  # runs that are named
 COLOURS: Final = {
     Verdict.PASSED: "green",
@@ -74,6 +75,8 @@ def show_findings(outcome: Outcome) -> None:
         )
     for name in outcome.gone:
         click.echo(printable(f"accepted, and not found: {name}"), err=True)
+    for problem, count in outcome.result.problems.most_common(_PROBLEMS):
+        click.echo(printable(f"could not run: {count} of the trials: {problem}"), err=True)
     click.echo(outcome.counts(), err=True)
     click.echo(printable(f"report: {outcome.page}"), err=True)
 

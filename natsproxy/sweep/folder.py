@@ -121,7 +121,13 @@ class Folder:
     # -- the state
 
     def note(self, one: Judged) -> None:
-        """Write down a trial that was judged; the folder of its run goes, unless it is a finding."""
+        """Write down a trial that was judged; the folder of its run goes, unless it is a finding.
+
+        One that could not be run is not written down: a sweep that goes on tries it again.
+        """
+        if one.run.problem:
+            self.drop(one.run)
+            return
         found = one.judgement.verdict.found
         facts: dict[str, Any] = {
             "key": trial_key(one.trial),

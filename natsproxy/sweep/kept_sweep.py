@@ -58,6 +58,11 @@ class Outcome:
         return f"{len(result.judged)} tried: {counts or 'nothing'}{stopped}"
 
     @property
+    def could_not_run(self) -> bool:
+        """True if trials were tried, and none of them could be run."""
+        return 0 < len(self.result.judged) == self.result.problems.total()
+
+    @property
     def page(self) -> Path:
         """The report."""
         return self.folder / PAGE
@@ -75,7 +80,9 @@ class Outcome:
         ]
 
     def check(self) -> None:
-        """Raise SweepFailure where there are new findings."""
+        """Raise SweepFailure where there are new findings, ConfigError where no trial could be run."""
+        if self.could_not_run:
+            raise ConfigError(f"no trial could be run: {next(iter(self.result.problems))}")
         complaint = self.complaint()
         if complaint:
             raise SweepFailure(complaint)

@@ -31,7 +31,9 @@ CAPTURE: Final = "run.ncap"
 OUTPUT: Final = "output.txt"
 _DRAIN: Final = 1.0  # seconds in which frames that the program sent at its end may reach the server
 _KILLED_DRAIN: Final = 0.1  # the same for a program that was ended: a fault may hold them for hours
-_NEEDS_TERMINAL: Final = re.compile(r"EOFError|/dev/tty|[Nn]ot a (tty|terminal)|[Ii]nappropriate ioctl")
+_NEEDS_TERMINAL: Final = re.compile(
+    r"EOF when reading a line|/dev/tty|[Nn]ot a (tty|terminal)|[Ii]nappropriate ioctl"
+)
 _SHOWN: Final = 500  # characters of the last line of the output
 _MOST_FIRINGS: Final = 10_000
 _LEAVE: Final = 0.3  # seconds in which the children of a program that has ended may end too

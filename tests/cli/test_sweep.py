@@ -147,6 +147,21 @@ def test_a_signal_ends_with_a_report_and_leaves_nothing(tmp_path: Path) -> None:
         assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.server
+def test_trials_that_cannot_be_run_are_no_success(swept: Swept, tmp_path: Path) -> None:
+    """The setup works for the two clean runs; then it works again for one trial."""
+    setup = "echo >> n; n=$(wc -l < n); test $n -le 2 || { echo disk full; exit 1; }"
+    done = swept(GIVES_UP, *QUICK, "--jobs", "1", "--setup", setup)
+    assert done.returncode == 2
+    assert "could not run: 2 of the trials: the setup command" in done.stderr
+    assert "disk full" in done.stderr
+    (tmp_path / "n").unlink()
+    again = swept(GIVES_UP, *QUICK, "--jobs", "1", "--setup", setup.replace("2", "3"), "--resume")
+    assert again.returncode == 0
+    assert "2 tried: 1 failed loudly, 1 not reached" in again.stderr
+    assert "could not run: 1 of the trials" in again.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -162,6 +177,7 @@ def test_a_signal_ends_with_a_report_and_leaves_nothing(tmp_path: Path) -> None:
         (("--cassette", "x.ncap"), "x.ncap"),
         (("--upstream", "nats://127.0.0.1:1"), "127.0.0.1:1"),
         (("--server", "--accept", "none"), "none cannot be read"),
+        (("--server", "--server-config", sys.executable), "it is not text in UTF-8"),
     ],
 )
 def test_bad_input_is_one_sentence(swept: Swept, options: tuple[str, ...], said: str) -> None:

@@ -57,6 +57,8 @@ async def test_program_that_needs_a_terminal(tmp_path: Path) -> None:
     for text in ("input()", "open('/dev/tty')", "os.get_terminal_size(0)"):
         done = await run(python(text), tmp_path)
         assert (done.code, "it needs a terminal or an input, and has none" in done.problem) == (1, True), text
+    closed = await run(python("raise EOFError('the link is closed')"), tmp_path)
+    assert (closed.code, closed.problem) == (1, "")
     loud = await run(python("input()"), tmp_path, trial=trial({"name": "r", "kind": "drop", "op": ["PUB"]}))
     assert (loud.code, loud.problem) == (1, "")
 

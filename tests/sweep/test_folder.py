@@ -192,6 +192,7 @@ def test_the_report_has_all_numbers(tmp_path: Path) -> None:
             "flaky": 0,
             "not reached": 0,
         },
+        "problems": {},
     }
     assert (facts["stopped"], facts["baseline"]["places"]) == ("its time was over", 2)
     assert [(one["title"], one["accepted"]) for one in facts["findings"]] == [

@@ -74,6 +74,11 @@ class SweepResult:
         """The number of trials that were chosen, and not tried."""
         return max(0, len(self.trials) - len(self.judged))
 
+    @property
+    def problems(self) -> Counter[str]:
+        """The reasons why trials could not be run, each with the number of trials."""
+        return Counter(one.run.problem for one in self.judged if one.run.problem)
+
     def by_verdict(self) -> dict[str, int]:
         """Return the number of trials by verdict, all verdicts in their order."""
         counts = Counter(one.judgement.verdict for one in self.judged)
@@ -102,6 +107,7 @@ class SweepResult:
                 "not_tried": self.not_tried,
                 "runs": sum(one.runs for one in self.judged),
                 "by_verdict": self.by_verdict(),
+                "problems": dict(self.problems),
             },
             "findings": [{**one.facts(), "accepted": one.name in self.accepted} for one in findings],
             "flaky": [_flaky(one) for one in self.judged if one.judgement.verdict is Verdict.FLAKY],
