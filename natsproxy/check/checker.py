@@ -6,12 +6,12 @@ read once, in order.  Memory is bounded: where a check had to forget something, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
-from natsproxy.capture.read.reader import Tell, open_capture
+from natsproxy.capture.read.reader import CaptureReader, Tell, open_capture
 from natsproxy.check.base import Check
 from natsproxy.check.consumers import (
     EndlessPulls,
@@ -60,10 +60,12 @@ def check_captures(
     only: Iterable[str] = (),
     lost: Tell | None = None,
     patience: Patience = PATIENCE,
+    opened: Callable[[Path | str, Tell | None], CaptureReader] = open_capture,
 ) -> list[Statement]:
     """Return the statements of all checks (or of `only` some) on captures.
 
-    lost: called with a sentence about segments that are not read.  Raises ConfigError for an unknown check,
+    lost: called with a sentence about segments that are not read.  opened: returns the reader of a path.
+    Raises ConfigError for an unknown check,
     and CaptureError for a file that is no capture or is damaged.
     """
     chosen = list(only) or list(CHECKS)
@@ -75,7 +77,7 @@ def check_captures(
     # Of one recording the last messages are compared; of several all, or it is said that they were too many.
     messages: Messages = Table() if len(captures) > 1 else BoundedDict()
     for path in captures:
-        history = History(open_capture(path, lost), str(path), messages, patience)
+        history = History(opened(path, lost), str(path), messages, patience)
         checks = [CHECKS[name].kind(name, history) for name in chosen]
         interested = {
             (way, op): [check.saw for check in checks if check.looks_at(way, op)]

@@ -96,9 +96,11 @@ class OrderedGaps(Check):
         config = members(moment.frame.body).get("config")
         if not isinstance(config, dict) or not _is_ordered(config):
             return
-        deliver = str(config.get("deliver_subject") or "").encode()
+        deliver = str(config.get("deliver_subject") or "").encode(errors="replace")
         filters = config.get("filter_subjects") or config.get("filter_subject")
-        new = _Ordered(name or str(config.get("name") or "").encode(), deliver, filters, moment.proof)
+        new = _Ordered(
+            name or str(config.get("name") or "").encode(errors="replace"), deliver, filters, moment.proof
+        )
         known = self._streams.setdefault((moment.conn, stream), [])
         old = _replaced(known, new)
         start = number(config, "opt_start_seq")

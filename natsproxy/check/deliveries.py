@@ -267,7 +267,7 @@ class LostPublishes(Check):
             one.mark = one.conn.pings
         if ack.duplicate:
             return
-        stream = ack.stream.encode()
+        stream = ack.stream.encode(errors="replace")
         self._stored.setdefault(stream, Table())[ack.seq] = request
         for name, progress in self._progress.get(stream, Table()).items():
             if progress.last - _WINDOW < ack.seq < progress.last and ack.seq not in progress.got:
@@ -387,7 +387,7 @@ def _selects(config: dict[str, Any], subject: bytes) -> bool:
     """Tell whether a consumer's filters select a subject."""
     several = config.get("filter_subjects")
     filters = several if isinstance(several, list) and several else [config.get("filter_subject") or ">"]
-    return any(matches(str(pattern).encode(), subject) for pattern in filters)
+    return any(matches(str(pattern).encode(errors="replace"), subject) for pattern in filters)
 
 
 def _is_known(publisher: Connection, conn: Connection, sub: Sub) -> bool:

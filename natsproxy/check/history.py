@@ -343,7 +343,7 @@ class History:
                 conn.connect = _connect(frame.args)
             for sid, subject, queue, most, delivered, *_ in item.info.get("subs") or ():
                 sid, subject, queue = (
-                    field.encode() if isinstance(field, str) else bytes(field or b"")
+                    field.encode(errors="replace") if isinstance(field, str) else bytes(field or b"")
                     for field in (sid, subject, queue)
                 )
                 line = b" ".join(field for field in (b"SUB", subject, queue, sid) if field)
@@ -495,7 +495,7 @@ class History:
             if call.verb.startswith(b"STREAM."):
                 self.streams[str(config.get("name"))] = config
             elif isinstance(read.get("name"), str):
-                self.consumers[call.stream, str(read["name"]).encode()] = config
+                self.consumers[call.stream, str(read["name"]).encode(errors="replace")] = config
         elif call.verb in (b"STREAM.DELETE", b"STREAM.PURGE", b"STREAM.MSG.DELETE"):
             self.changed[call.stream.decode(errors="replace")] = call.verb.decode()
 

@@ -63,7 +63,7 @@ class ChangedPayloads(Check):
             return
         first, last = (self.history.began + t for t in (request.t - _SKEW, moment.t + _SKEW))
         copy = Copy(digest, request.proof, True, first, last)
-        self._in_stream(ack.stream.encode(), ack.seq, request.subject, copy, moment)
+        self._in_stream(ack.stream.encode(errors="replace"), ack.seq, request.subject, copy, moment)
 
     def _delivered(self, moment: Moment, ack: AckSubject | None) -> None:
         frame = moment.frame

@@ -92,6 +92,12 @@ TABLES: Final[dict[str, str]] = {
         "delay_ns bigint, error_ns bigint, error string, close_ns bigint, close_cause string, "
         "reply_ns bigint, outcome string"
     ),
+    "findings": (
+        "capture string, recorder string, t_ns bigint, check string, verdict string, sentence string, "
+        "clients array<string>, rules array<string>, frames array<struct<capture: string, "
+        "connection: string, recorder: string, conn_id: bigint, dir: int, ordinal: bigint, t_ns: bigint, "
+        "text: string, rule: string>>"
+    ),
     "gaps": ("recorder string, conn_id bigint, t_ns bigint, reason string, frames bigint, bytes bigint"),
     "replay_diff": (f"template string, same boolean, recorded struct<{_COUNTS}>, observed struct<{_COUNTS}>"),
 }

@@ -90,6 +90,7 @@ class Known:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         from natsproxy.spark.tables import exchanges
 
+        self._spark = spark
         self.conversation_capture = write_known_conversation(folder / "story.ncap")
         self.conversation = Conversation(100)
         self.hostile, self.hostile_capture = hostile(0), folder / "hostile.ncap"
@@ -115,10 +116,12 @@ class Known:
 
     def table(self, name: str) -> DataFrame:
         """Return a table, not yet computed."""
+        from natsproxy.spark.jobs.analyze import check
         from natsproxy.spark.tables import derive
 
         if name not in self._tables:
-            self._tables[name] = derive(name, self.frames, self.items, self.paired)
+            statements = check(self._spark, self.captures, here=True) if name == "findings" else None
+            self._tables[name] = derive(name, self.frames, self.items, self.paired, statements)
         return self._tables[name]
 
     def arrow(self, name: str) -> pa.Table:

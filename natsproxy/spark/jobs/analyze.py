@@ -1,6 +1,7 @@
 """The job `analyze`: captures to tables of Parquet.  The same code runs on a laptop and on a cluster.
 
-`frames` and `items` are written first, all other tables derive from those.  In a session of this machine
+`frames` and `items` are written first, all other tables derive from those, except `findings`, whose checks
+read the captures.  In a session of this machine
 both come of one reading of the captures; elsewhere each is a read of Spark's own.  A second run replaces the
 tables of the first; tables that an interrupted run left are never taken for whole (see
 `natsproxy/spark/storage/store.py`).
@@ -26,13 +27,17 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import StructType
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.errors import translate_errors
 from natsproxy.spark.sail import percentile
 from natsproxy.spark.schema import SOURCES
+from natsproxy.spark.schema import TABLES as COLUMNS
+from natsproxy.spark.source.arrow_batches import arrow_schema
 from natsproxy.spark.source.data_source import NatscapDataSource
 from natsproxy.spark.source.options import parse
+from natsproxy.spark.source.statements import table_of
 from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import KEPT, Store
@@ -83,6 +88,22 @@ def read_stream(spark: SparkSession, captures: Sequence[str | Path], **options: 
     return _reading(spark, spark.readStream, captures, options).load()
 
 
+def check(
+    spark: SparkSession, captures: Sequence[str | Path], *, here: bool = False, **options: str
+) -> DataFrame:
+    """Return the statements of `natsproxy check` on captures, for the table `findings`.
+
+    here: they are made in this process, else by Spark's tasks, one for each recording.  Spark's Python
+    processes take longer to start than the checks take for a small capture.
+    """
+    if not here:
+        return read(spark, captures, what="findings", **options)
+    schema = StructType.fromDDL(COLUMNS["findings"])
+    assert isinstance(schema, StructType)
+    given = parse({**options, "what": "findings", "paths": _list(captures)})
+    return spark.createDataFrame(table_of(given, arrow_schema(schema)), schema)
+
+
 def _reading(
     spark: SparkSession, reader: Reader, captures: Sequence[str | Path], options: Mapping[str, str]
 ) -> Reader:
@@ -124,7 +145,7 @@ def analyze(
             written = {"frames": store.write("frames", dated(frames)), "items": store.write("items", items)}
         for name in SOURCES:
             progress(name, written[name])
-        write_derived(store, wanted, progress)
+        write_derived(store, wanted, progress, lambda: check(spark, captures, here=store.few, **made))
         store.finish()
 
 
@@ -136,8 +157,13 @@ def chosen(tables: Iterable[str]) -> list[str]:
     return [name for name in TABLES if name in wanted]
 
 
-def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> None:
-    """Write the tables that derive from the stored `frames` and `items`, several at once."""
+def write_derived(
+    store: Store, tables: Iterable[str], progress: Progress, statements: Callable[[], DataFrame]
+) -> None:
+    """Write the tables that derive from the stored `frames` and `items`, several at once.
+
+    statements: returns those of the checks on the captures, for the table `findings`.
+    """
     frames, items = store.source("frames"), store.source("items")
     wanted = [name for name in tables if name not in SOURCES]
     empty = _empty(store, wanted) if store.local_tasks else set[str]()
@@ -164,7 +190,14 @@ def write_derived(store: Store, tables: Iterable[str], progress: Progress) -> No
             if name == "subjects":
                 return store.write(name, subjects(frames, message_folds(frames)))
             return store.write(
-                name, derive(name, frames, items, paired.result() if name in selecting else None)
+                name,
+                derive(
+                    name,
+                    frames,
+                    items,
+                    paired.result() if name in selecting else None,
+                    statements() if "statements" in FROM[name][1] else None,
+                ),
             )
 
         # Those that wait for the exchanges go last, so that they do not keep the others waiting.

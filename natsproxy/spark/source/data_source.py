@@ -18,23 +18,28 @@ There is no `pushFilters`: in PySpark 4.3.0 it gives wrong results when a DataFr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from natsproxy.errors import ConfigError
-from natsproxy.spark.schema import FRAMES, ITEMS
+from natsproxy.spark.schema import FRAMES, ITEMS, TABLES
 from natsproxy.spark.source.arrow_batches import arrow_schema, read_partition
 from natsproxy.spark.source.options import Options, parse
 from natsproxy.spark.source.partitions import BlockPartition, pack, shares
+from natsproxy.spark.source.statements import plan_checks, read_statements
 from natsproxy.spark.source.stream import NatscapStream
 from natsproxy.spark.source.survey import load, survey
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_SCHEMAS: Final = {"frames": FRAMES, "items": ITEMS, "findings": TABLES["findings"]}
+"""The columns of what is read."""
 
 
 class NatscapDataSource(DataSource):
@@ -46,22 +51,29 @@ class NatscapDataSource(DataSource):
         return "natscap"
 
     def schema(self) -> str:
-        """Return all columns, as DDL: those of frames or those of items."""
-        return ITEMS if parse(self.options).what == "items" else FRAMES
+        """Return all columns, as DDL, of what is read."""
+        return _SCHEMAS[parse(self.options).what]
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader of the columns of `schema`.  Raises ConfigError for an unknown column."""
-        return NatscapReader(schema, _checked(schema, self.options))
+        options = _checked(schema, self.options)
+        return (CheckReader if options.what == "findings" else NatscapReader)(schema, options)
 
     def streamReader(self, schema: StructType) -> NatscapStream:
-        """Return a stream reader of the columns of `schema`.  Raises ConfigError as `reader` does."""
-        return NatscapStream(schema, _checked(schema, self.options))
+        """Return a stream reader of the columns of `schema`.
+
+        Raises ConfigError as `reader` does, and for findings, which need captures from their beginning.
+        """
+        options = _checked(schema, self.options)
+        if options.what == "findings":
+            raise ConfigError("natscap has no stream of findings: read them with spark.read")
+        return NatscapStream(schema, options)
 
 
 def _checked(schema: StructType, given: Mapping[str, str]) -> Options:
     """Return the options of a read; refuse columns that do not exist."""
     options = parse(given)
-    known = [column.split()[0] for column in (ITEMS if options.what == "items" else FRAMES).split(", ")]
+    known = re.findall(r"(?:^|, )(\w+) ", _SCHEMAS[options.what])
     for name in schema.names:
         if name not in known:
             near = get_close_matches(name, known, 1)
@@ -84,6 +96,18 @@ class NatscapReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield one Arrow batch per block."""
         return read_partition(partition, arrow_schema(self._schema), self._options)
+
+
+class CheckReader(NatscapReader):
+    """The batch reader of findings: a task reads one recording."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the recordings and their checks."""
+        return plan_checks(self._options)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one Arrow batch."""
+        return read_statements(partition, arrow_schema(self._schema), self._options)
 
 
 def plan(options: Options) -> list[BlockPartition]:

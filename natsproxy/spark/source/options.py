@@ -4,7 +4,8 @@ Spark passes options as strings under case-insensitive names; unknown names are 
 them, with their defaults:
 
     path, paths      a place (`natsproxy/spark/source/paths.py`), or several as a JSON list
-    what             "frames" (default) or "items" (opens, closes, firings, gaps, ...)
+    what             "frames" (default), "items" (opens, closes, firings, gaps, ...), or "findings" (of
+                     `natsproxy check`; it reads whole captures, so nothing selects frames)
     from_ns, to_ns   wall clock, ns since 1970
     conn             connection ids, comma-separated
     direction        "c2s" or "s2c"
@@ -32,7 +33,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import ALL_OPS, BY_TOKEN, C2S, S2C, op_mask
 
 MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
-WHAT = ("frames", "items")
+WHAT = ("frames", "items", "findings")
 _T = TypeVar("_T")
 
 
@@ -66,6 +67,8 @@ def parse(given: Mapping[str, str]) -> Options:
         survey=options.text("survey"),
     )
     options.refuse_others()
+    if parsed.what == "findings" and parsed.query != Query():
+        raise ConfigError("natscap reads whole captures for findings: leave out what selects frames")
     return parsed
 
 

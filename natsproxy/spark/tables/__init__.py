@@ -1,7 +1,8 @@
 """The tables: `frames` and `items` flow in, one DataFrame per table flows out.
 
 They are pure functions in native Spark SQL.  `frames` is read from captures and written to Parquet first;
-every other table derives from it and from `items`.  The columns of a table stand in
+every other table derives from it and from `items`, except `findings`, whose checks read captures themselves.
+The columns of a table stand in
 `natsproxy/spark/schema.py`, their meaning with its function here.  They work for captures of any size:
 `base.py` says how.
 
@@ -22,6 +23,7 @@ from pyspark.sql import DataFrame
 from natsproxy.spark.tables.base import MESSAGES, clients_side
 from natsproxy.spark.tables.connections import connections, gaps, liveness, subscriptions
 from natsproxy.spark.tables.faults import faults
+from natsproxy.spark.tables.findings import findings
 from natsproxy.spark.tables.hops import hops
 from natsproxy.spark.tables.jetstream import js_acks
 from natsproxy.spark.tables.messages import errors, fanout, headers, subjects
@@ -55,6 +57,7 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "hops": (hops, ("frames", "items")),
     "gaps": (gaps, ("items",)),
     "faults": (faults, ("frames", "items", "exchanges")),
+    "findings": (findings, ("statements",)),
 }
 """Each table: its function and that function's arguments."""
 TABLES: Final = ("frames", *FROM)
@@ -75,14 +78,19 @@ PAYLOAD_BYTES: Final = 256
 
 
 def derive(
-    name: str, frames: DataFrame, items: DataFrame | None = None, paired: DataFrame | None = None
+    name: str,
+    frames: DataFrame,
+    items: DataFrame | None = None,
+    paired: DataFrame | None = None,
+    statements: DataFrame | None = None,
 ) -> DataFrame:
     """Return a table of `TABLES` other than `frames`.
 
-    items: for the tables that need them (`FROM`).  paired: `exchanges(frames)`, where the caller has it.
+    items, statements: for the tables that need them (`FROM`).  paired: `exchanges(frames)`, where the caller
+    has it.
     """
     make, sources = FROM[name]
-    given = {"frames": frames, "items": items}
+    given = {"frames": frames, "items": items, "statements": statements}
     if "exchanges" in sources:
         given["exchanges"] = exchanges(frames) if paired is None else paired
     return make(*(given[source] for source in sources))

@@ -29,7 +29,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from natsproxy.spark.errors import translate_errors
-from natsproxy.spark.jobs.analyze import Progress, chosen
+from natsproxy.spark.jobs.analyze import Progress, check, chosen
 from natsproxy.spark.schema import FRAMES, ITEMS, SOURCES
 from natsproxy.spark.storage.folder import Folder
 from natsproxy.spark.storage.local import part_name
@@ -87,7 +87,9 @@ def watch(
         for name, (columns, place) in _NO_ROWS.items():
             if not folder.names(name):  # so that each is a table from the beginning
                 folder.write(f"{place}/{part_name()}", file_without_rows(columns))
-        tables_refresh = Refresh(spark, folder, manifest, wanted, margin, stop, progress)
+        tables_refresh = Refresh(
+            spark, folder, manifest, wanted, margin, stop, progress, lambda: check(spark, captures)
+        )
         streams = [
             Ingest(spark, folder, manifest, name, captures, margin, progress, lost) for name in SOURCES
         ]

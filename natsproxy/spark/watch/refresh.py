@@ -37,7 +37,7 @@ from natsproxy.spark.storage.parquet import (
     write_folder,
 )
 from natsproxy.spark.storage.watch_state import WholeTable
-from natsproxy.spark.tables import derive
+from natsproxy.spark.tables import FROM, derive
 from natsproxy.spark.tables.hours import HOUR, HOURLY, hour_start, hour_tables
 
 OPEN = "_open"
@@ -79,7 +79,10 @@ class Refresh:
         margin: int,
         stop: Callable[[], bool],
         progress: Progress,
+        statements: Callable[[], DataFrame],
     ) -> None:
+        """statements: returns those of the checks on the captures that are there."""
+        self._statements = statements
         self._spark, self._folder, self._manifest = spark, folder, manifest
         self._tables = [name for name in tables if name not in SOURCES]
         self._margin, self._stop, self._progress = margin, stop, progress
@@ -154,7 +157,9 @@ class Refresh:
             self._stop()
             place = f"{name}/as_of={as_of}"
             with translate_errors(f"{self._folder.root}/{name}"):
-                rows = derive(name, *(self._source(source, places[source]) for source in SOURCES))
+                frames, items = (self._source(source, places[source]) for source in SOURCES)
+                statements = self._statements() if "statements" in FROM[name][1] else None
+                rows = derive(name, frames, items, statements=statements)
                 target = f"{self._folder.root}/{place}"
                 write_folder(name, rows, target)
                 count = self._spark.read.schema(rows.schema).parquet(target).count()

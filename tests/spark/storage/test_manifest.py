@@ -140,7 +140,14 @@ def refresh_of(memory: Memory) -> Refresh:
     memory.make = lambda place: None  # type: ignore[attr-defined]
     folder = cast(Folder, memory)
     return Refresh(
-        MagicMock(), folder, Manifest(folder), ["requests"], 0, lambda: False, lambda name, rows: None
+        MagicMock(),
+        folder,
+        Manifest(folder),
+        ["requests"],
+        0,
+        lambda: False,
+        lambda name, rows: None,
+        MagicMock(),
     )
 
 

@@ -170,8 +170,9 @@ def test_tables_that_are_asked_for_later_are_of_everything() -> None:
 
 
 def test_every_table_has_hours_or_none() -> None:
-    """Those without are of whole connections."""
-    assert set(TABLES) - HOURLY.keys() - {"frames"} == {"connections", "subscriptions", "liveness", "hops"}
+    """Those without are of whole connections, or whole recordings."""
+    whole = {"connections", "subscriptions", "liveness", "hops", "findings"}
+    assert set(TABLES) - HOURLY.keys() - {"frames"} == whole
     assert {name: needs(name) for name in ("requests", "gaps", "faults")} == {
         "requests": {"frames"},
         "gaps": {"items"},
