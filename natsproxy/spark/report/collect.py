@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.spark.report import (
+    checks,
     connections,
     errors,
     exchanges,
@@ -76,6 +77,12 @@ SECTIONS: Final = (
         "No JetStream publish that wants an acknowledgement was recorded.",
     ),
     ReportSection("js_api", "js_api", jetstream.api, "No JetStream API call was recorded."),
+    ReportSection(
+        "checks",
+        "findings",
+        checks.checks,
+        "No check found anything wrong, and none lacked frames to judge by.",
+    ),
     ReportSection("errors", "errors", errors.errors, "No client got an error (-ERR)."),
     ReportSection("faults", "faults", faults.faults, "No rule fired: the traffic passed as it was."),
     ReportSection(

@@ -1,4 +1,4 @@
-// What came of it: JetStream, errors, faults, connections, gaps.
+// What came of it: JetStream, what went wrong, errors, faults, connections, gaps.
 
 const names = new Map((data.connections?.listed ?? []).map((c) => [c.conn, c.name]));
 const who = (conn) => (conn === null ? "–" : `${names.get(conn) ?? ""} #${conn.split("#")[1]}`.trim());
@@ -59,6 +59,28 @@ const jetstream = () => [
   ...part("publishes", "Publishes", data.publishes, publishes),
   ...part("js_api", "API calls", data.js_api, api),
 ];
+
+// Statements of checks: how many, and each with its proof.
+function checks({ by, listed }) {
+  const frames = (row) => table([
+    { label: "at", value: (frame) => frame.t, show: (frame) => clock(frame.t, true) },
+    { label: "connection", kind: "name", value: (frame) => frame.conn, show: (frame) => `${who(frame.conn)} ${frame.dir ? "←" : "→"}` },
+    { label: "ordinal", note: "Its number in that direction of the connection", value: (frame) => frame.ordinal },
+    { label: "frame", kind: "text", value: (frame) => frame.text, show: (frame) => code(frame.text) },
+    { label: "rule", kind: "name", note: "The one that dropped, made or changed it", value: (frame) => frame.rule, show: (frame) => (frame.rule ? tag(frame.rule, "fault") : "–") },
+  ], row.frames, row.more ? `And ${many(row.more, "more frame")}, in the table findings.` : null);
+  return [
+    table([
+      { label: "check", kind: "text", value: (row) => row.check, show: (row) => code(row.check) },
+      warning("found", "found"), tally("cannot say", "cannot_say", "The recording is too partial"),
+    ], by),
+    ...listed.map((row) => kept(row, () => el("details", { class: "slow stated" },
+      el("summary", {}, el("b", {}, tag(row.found ? "found" : "cannot say", row.found ? "bad" : "")), row.sentence, code(row.check)),
+      el("div", { class: "inside" },
+        row.rules.length ? el("p", {}, "Rules that took part: ", row.rules.map((rule) => tag(rule, "fault"))) : null,
+        row.frames.length ? frames(row) : el("p", { class: "empty" }, "It names no frame."))))),
+  ];
+}
 
 const sender = (row) => (row.from_proxy === row.count ? tag("proxy", "fault") : row.from_proxy ? tag("both", "fault") : tag("server", "bad"));
 const errorColumns = [

@@ -105,6 +105,17 @@ def _jetstream(data: dict[str, Any]) -> Iterator[Finding]:
         yield "warn", text, "deliveries"
 
 
+def _wrong(data: dict[str, Any]) -> Iterator[Finding]:
+    stated = data["checks"]
+    if stated and stated["found"]:
+        things = many(stated["found"], "thing")
+        kinds = ", ".join(f"`{row['check']}` {row['found']:,}" for row in stated["by"] if row["found"])
+        yield "bad", f"{things} went wrong: {kinds}.", "checks"
+    if stated and stated["cannot_say"]:
+        text = f"In {many(stated['cannot_say'], 'case')} a check cannot say whether anything went wrong: "
+        yield "note", f"{text}the recording is too partial.", "checks"
+
+
 def _errors(data: dict[str, Any]) -> Iterator[Finding]:
     if not data["errors"]:
         return
@@ -137,6 +148,7 @@ def _connections(data: dict[str, Any]) -> Iterator[Finding]:
 _CHECKS: Final[tuple[Callable[[dict[str, Any]], Iterator[Finding]], ...]] = (
     _lost,
     _twice,
+    _wrong,
     _errors,
     _latency,
     _jetstream,

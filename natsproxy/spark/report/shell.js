@@ -7,6 +7,7 @@ const SECTIONS = [
   ["latency", "Latency", "Requests, and the time until their answers.", latency],
   ["slowest", "Slowest requests", "Open one to see its frames as they passed the proxy.", slowest],
   ["jetstream", "JetStream", "Deliveries to consumers and their answers, publish acks, and calls of the API.", jetstream],
+  ["checks", "What went wrong", "Lost and repeated messages, requests without answer, clients that take nothing: each statement has the frames that prove it. Open one to see them.", checks],
   ["errors", "Errors", "Every -ERR that a client got: denied permissions and all others.", errors],
   ["faults", "Faults", "Firings of rules, aligned with what clients met at that time.", faults],
   ["connections", "Connections", "When they came and went, how they ended, what they carried.", connections],
@@ -17,7 +18,7 @@ const hasData = (name) => (name === "jetstream" ? JETSTREAM.some((part) => data[
 const emptyText = (name) => (name === "jetstream" ? [...new Set(JETSTREAM.map((part) => data.empty[part]))].join(" ") : data.empty[name]);
 
 function tiles() {
-  const { totals, latency: asked, deliveries: made, errors: errs, faults: fired, connections: conns, gaps: lost } = data;
+  const { totals, latency: asked, deliveries: made, errors: errs, checks: stated, faults: fired, connections: conns, gaps: lost } = data;
   const tile = (value, label, href, kind = "") => el("a", { class: `tile ${kind}`, href: `#${href}` }, el("b", {}, value), el("span", {}, label));
   const whole = (x) => short(x, 1e6);
   return el("div", { class: "tiles" }, [
@@ -29,6 +30,7 @@ function tiles() {
     asked?.whole.latency && tile(dur(asked.whole.latency[2]), `p99 latency, p50 ${dur(asked.whole.latency[0])}`, "latency"),
     made && tile(whole(made.whole.deliveries), "JetStream deliveries", "deliveries"),
     made && tile(whole(made.whole.redelivered), "redelivered", "deliveries", made.whole.redelivered && "fault"),
+    stated?.found && tile(whole(stated.found), "things went wrong", "checks", "bad"),
     tile(whole(errs?.count ?? 0), "errors", "errors", errs && "bad"),
     tile(whole(fired?.count ?? 0), "firings of rules", "faults", fired && "fault"),
     lost && tile(whole(lost.count), "gaps", "gaps", "bad"),

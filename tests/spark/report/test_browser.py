@@ -374,7 +374,7 @@ def test_an_empty_page_gives_the_reason(browser: Browser, tmp_path: Path) -> Non
     browser.open(path, "light", 1000)
     assert (
         browser.run("[...document.querySelectorAll('section .empty')].map((node) => node.textContent)")
-        == ["Nothing."] * 10
+        == ["Nothing."] * 11
     )
     assert browser.complaints() == []
 

@@ -31,6 +31,7 @@ SECTIONS = (
     "deliveries",
     "publishes",
     "js_api",
+    "checks",
     "errors",
     "faults",
     "connections",
@@ -231,6 +232,16 @@ SAYS: list[tuple[dict[str, Any], str, str]] = [
         "bad",
         "`a` and `c` recorded the same traffic (2 frames), and so did 1 other pair of recorders: counts of "
         "all recorders have it twice, so choose one recorder.",
+    ),
+    (
+        {"checks": {"found": 1200, "cannot_say": 0, "by": [{"check": "deaf_client", "found": 1200}]}},
+        "bad",
+        "1,200 things went wrong: `deaf_client` 1,200.",
+    ),
+    (
+        {"checks": {"found": 0, "cannot_say": 1, "by": [{"check": "deaf_client", "found": 0}]}},
+        "note",
+        "In 1 case a check cannot say whether anything went wrong: the recording is too partial.",
     ),
     (
         {"errors": {"count": 2, "listed": [{"example": "Slow Consumer"}]}},
