@@ -15,7 +15,8 @@ The verdict on a test
    `--nats-strict` all, with `--nats-no-strict` none.  The others are named at the end of the run.
 3. A failure has a section: path, mode, seed, learned values, faults and the last frames.
 4. A recording is kept if its test passed.
-5. The session leaves a receipt with a row for each test, and fails where that has less than was asked for.
+5. With `--nats-sweep` a test that has passed is swept (`pytest_sweep`), and fails with what was found.
+6. The session leaves a receipt with a row for each test, and fails where that has less than was asked for.
 All of this travels in reports, so pytest-xdist, which runs tests in workers, shows the same.
 
 pytest loads this module wherever natsproxy is installed, so it stays light: the first test with a fixture
@@ -24,14 +25,15 @@ imports the proxy.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from natsproxy.errors import NatsproxyError
+from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.pytest_receipt import SessionReceipt
 from natsproxy.pytest_settings import (
     FAILED,
@@ -42,6 +44,8 @@ from natsproxy.pytest_settings import (
     mode_of,
     plugin_settings,
     record_command,
+    sweeps,
+    swept,
     upstream_tls,
 )
 
@@ -57,14 +61,15 @@ _SHOWN: Final = 5  # unused frames of a test that the summary shows
 class _Use:
     """The tools of one run of a test.
 
-    judged: the number of mismatches that were reported.  passed: True if the test's body passed.  complaint:
-    of the end of the test.
+    judged: the number of mismatches that were reported.  passed: True if the test's body passed.  holds: True
+    if its end decides.  complaint: of the end of the test.
     """
 
     tape: cassette | None = None
     proxy: TestProxy | None = None
     judged: int = 0
     passed: bool = False
+    holds: bool = False
     complaint: str = ""
     notes: dict[str, Any] = field(default_factory=dict)
 
@@ -80,6 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker; refuse invalid settings."""
     check_settings(config)
+    if swept(config):
+        return
     config.pluginmanager.register(_Summary(config), "natsproxy-summary")
 
 
@@ -93,8 +100,11 @@ def nats_scrub() -> Callable[[str, Mapping[str, str], bytes], bytes] | None:
 
 
 @pytest.fixture
-def nats_cassette(request: pytest.FixtureRequest, nats_scrub: Any) -> Iterator[cassette]:
+def nats_cassette(request: pytest.FixtureRequest, nats_scrub: Any) -> Iterator[cassette | TestProxy]:
     """Give the cassette of this test, playing or recording; `.url` is where clients connect."""
+    if swept(request.config):
+        yield request.getfixturevalue("nats_proxy")
+        return
     from natsproxy.testing import cassette
 
     use = request.node.stash[_USE]
@@ -149,19 +159,42 @@ def nats_proxy(request: pytest.FixtureRequest) -> Iterator[TestProxy]:
     """Give a proxy before `--nats-upstream`, for faults and for its frames."""
     from natsproxy.testing import TestProxy
 
-    given = plugin_settings(request.config)
-    problem = "" if given.upstream else "nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT"
-    try:
-        tls = upstream_tls(request.config)
-        proxy = TestProxy(given.upstream, seed=given.seed, **tls)
-    except NatsproxyError as error:
-        problem = problem or str(error)
-    if problem:
-        pytest.fail(problem, pytrace=False)
-    with proxy:
-        request.node.stash[_USE].proxy = proxy
-        request.node.stash[_USE].notes["real_server"] = True
-        yield proxy
+    config, problem = request.config, ""
+    with ExitStack() as server:
+        try:
+            upstream, tls = _upstream(config, server)
+            proxy = TestProxy(upstream, seed=plugin_settings(config).seed, **tls)
+        except NatsproxyError as error:
+            problem = str(error)
+        if problem:
+            pytest.fail(problem, pytrace=False)
+        with proxy:
+            request.node.stash[_USE].proxy = proxy
+            request.node.stash[_USE].notes["real_server"] = True
+            yield proxy
+
+
+def _upstream(config: pytest.Config, server: ExitStack) -> tuple[str, dict[str, Any]]:
+    """Return the URL of the server of `nats_proxy`, and options of TLS.
+
+    server: keeps one that is started for it.  Raises NatsproxyError where there is none.
+    """
+    given = plugin_settings(config)
+    if swept(config):
+        return os.environ["NATS_URL"], {}
+    if given.upstream:
+        return given.upstream, upstream_tls(config)
+    if not sweeps(config):
+        raise ConfigError("nats_proxy needs a server: pytest --nats-upstream=nats://HOST:PORT")
+    import trio
+
+    from natsproxy.processes.user_command import run_user_command
+    from natsproxy.testing import NatsServer
+
+    url = server.enter_context(NatsServer(jetstream=True)).url
+    if given.setup:
+        trio.run(run_user_command, "setup", given.setup, url)
+    return url, {}
 
 
 # -- reports
@@ -216,6 +249,29 @@ def _complaint(use: _Use, tape: cassette, *, wait: bool = False) -> str:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Sweep a test that has passed."""
+    result = yield
+    use, problem = item.stash[_USE], ""
+    if use.passed and (use.tape or use.proxy) and sweeps(item.config):
+        from natsproxy.pytest_sweep import sweep_test
+
+        try:
+            if use.tape and use.proxy:
+                raise ConfigError("a test with nats_cassette and nats_proxy has two servers: it is not swept")
+            outcome = sweep_test(item, use.tape)
+        except NatsproxyError as error:
+            problem = str(error)
+        else:
+            problem = use.complaint = outcome.complaint()
+            use.notes["swept"] = f"swept, {outcome.counts()}; report: {outcome.page}"
+        use.tape = use.proxy = None  # their frames are of the run that has passed
+    if problem:
+        pytest.fail(problem, pytrace=False)
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -224,10 +280,11 @@ def pytest_runtest_makereport(
     use = item.stash.get(_USE, None)
     if use is None:
         return report
-    # Teardown closes the cassette, and keeps a recording only if the body passed.
+    # Teardown closes the cassette, keeps a recording only if the body passed, and sweeps.
     if report.when == "call":
         use.passed = report.passed
-    if use.tape is not None and use.passed:
+        use.holds = use.passed and bool(use.tape or (use.proxy and sweeps(item.config)))
+    if use.holds:
         report.natsproxy_holds = True  # type: ignore[attr-defined]
     if report.failed:
         tools = [tool for tool in (use.tape, use.proxy) if tool is not None]
@@ -247,7 +304,7 @@ def _says(error: BaseException, complaint: str) -> bool:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """Let a test with a cassette pass at its end: then it is known what it left out."""
+    """Let a test pass at its end, where that tells what it left out or what its sweep found."""
     if not getattr(report, "natsproxy_holds", False) or not report.passed or hasattr(report, "wasxfail"):
         return None
     return ("", "", "") if report.when == "call" else ("passed", ".", "PASSED")
@@ -285,12 +342,14 @@ class _Summary:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the new recordings and the unused frames; with -v what was learned and shared."""
         receipt = self.receipt
-        if not receipt.line:
+        if not receipt.line and not any("swept" in notes for _, notes in self.notes):
             return
         terminalreporter.section("natsproxy")
         for nodeid, notes in sorted(self.notes, key=lambda one: one[0]):
             if "recorded" in notes:
                 terminalreporter.write_line(f"{nodeid}: {notes['recorded']}")
+            if "swept" in notes:
+                terminalreporter.write_line(f"{nodeid}: {notes['swept']}")
             if "unused" in notes:
                 path, count, shown = notes["unused"]
                 terminalreporter.write_line(f"{nodeid}: {count} recorded frames not used, in {path}:")
@@ -301,5 +360,6 @@ class _Summary:
                 terminalreporter.write_line(f"{nodeid}: learned: {line}")
             for line in notes.get("shared", ()):
                 terminalreporter.write_line(f"{nodeid}: shared: {line}")
-        for line in (*(f"Warning: {one}" for one in receipt.warnings), receipt.line, *receipt.failures):
+        last = [receipt.line] if receipt.line else []
+        for line in (*(f"Warning: {one}" for one in receipt.warnings), *last, *receipt.failures):
             terminalreporter.write_line(line)

@@ -17,6 +17,7 @@ from natsproxy.addresses import mask_addresses
 from natsproxy.config.tls import UpstreamTls
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.option import (
+    DURATION,
     NUMBER,
     PERCENT,
     TEXT,
@@ -52,13 +53,29 @@ class PluginSettings:
         words(*MODES, FAILED), "none", "How cassettes are recorded; failed: anew where the last run failed."
     )
     upstream: str = setting(TEXT, "", "The server to record from: nats://HOST:PORT.")
-    setup: str = setting(TEXT, "", "A shell command that prepares the server before it is recorded from.")
+    setup: str = setting(
+        TEXT, "", "A shell command that prepares the server before it is recorded from or swept."
+    )
     cassette_dir: str = setting(TEXT, "", "The folder of all cassettes, from rootdir; else beside the tests.")
     cassette_format: str = setting(words(*FORMATS), "ncap", "The form of new cassettes.")
     seed: int = setting(NUMBER, "0", "The seed of faults with chance.")
     receipt: str = setting(TEXT, RECEIPT, "The receipt of the run, from the root folder; empty for none.")
+    sweep_faults: str = setting(TEXT, "", "The faults of --nats-sweep, comma-separated; else its defaults.")
+    sweep_subjects: str = setting(TEXT, "", "Sweep only frames on these subjects, comma-separated patterns.")
+    sweep_for: int | None = optional(DURATION, "Begin no run with a fault after this time, for each test.")
+    sweep_patience: int | None = optional(DURATION, "The time that a swept test gets before it is hung.")
     min_served: int | None = optional(NUMBER, "Fail the run if fewer recorded exchanges were served.")
     min_coverage: float | None = optional(PERCENT, "Fail the run if less of the recordings was served.")
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The faults of a sweep; () for its defaults."""
+        return _several(self.sweep_faults)
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        """The subjects of a sweep; () for all."""
+        return _several(self.sweep_subjects)
 
 
 _OPTIONS: Final = {f"nats_{option.key}": option for option in options_of(PluginSettings)}
@@ -85,6 +102,15 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--nats-no-receipt", dest="nats_receipt", action="store_const", const="", help="Write no receipt."
     )
+    for name, text in (
+        (
+            "sweep",
+            "Run each test that passes with nats_proxy or nats_cassette again, for each place in its "
+            "conversation and each fault there: it fails where a fault hangs it or lets it pass wrongly.",
+        ),
+        ("swept", "Let both fixtures use the server of NATS_URL, in a test that `natsproxy sweep` runs."),
+    ):
+        group.addoption(f"--nats-{name}", action="store_true", help=text)
     parser.addini("nats_strict", "Fail if any recorded frame was not used", type="bool", default=None)
     for option in OPTIONS:
         _add_match_option(parser, group, option)
@@ -113,10 +139,40 @@ def check_settings(config: pytest.Config) -> None:
     )
     if plugin_settings(config).record == FAILED and not config.pluginmanager.has_plugin("cacheprovider"):
         raise pytest.UsageError("nats-record=failed needs pytest's cache: not with -p no:cacheprovider")
+    _check_sweep(config)
     try:
         _match_options(config)
     except NatsproxyError as error:
         raise pytest.UsageError(str(error)) from None
+
+
+def _several(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.replace(" ", "").split(",")))
+
+
+def sweeps(config: pytest.Config) -> bool:
+    """True if this session sweeps its tests."""
+    return bool(config.getoption("nats_sweep")) and not swept(config)
+
+
+def swept(config: pytest.Config) -> bool:
+    """True if this session is a run of a sweep."""
+    return bool(config.getoption("nats_swept"))
+
+
+def _check_sweep(config: pytest.Config) -> None:
+    if swept(config) and not os.environ.get("NATS_URL"):
+        raise pytest.UsageError("--nats-swept needs a server's URL in NATS_URL: `natsproxy sweep` sets it")
+    if not sweeps(config):
+        return
+    if config.getoption("dist", "no") != "no":
+        raise pytest.UsageError("--nats-sweep runs one test side by side with itself: not with -n of xdist")
+    from natsproxy.sweep.faults import chosen
+
+    try:
+        chosen(plugin_settings(config).faults)
+    except ValueError as error:
+        raise pytest.UsageError(f"nats_sweep_faults: {error}") from None
 
 
 def plugin_settings(config: pytest.Config) -> PluginSettings:
@@ -208,12 +264,16 @@ def marked(node: pytest.Item, *, flags: bool = True) -> tuple[Path, dict[str, An
     return path, {"strict": strict, **plain(options)}
 
 
+def node_argument(node: pytest.Item) -> str:
+    """Return the argument of the command line that chooses a test: its id is relative to another folder."""
+    _, *names = node.nodeid.split("::")
+    return "::".join([os.path.relpath(node.path, node.config.invocation_params.dir), *names])
+
+
 def record_command(node: pytest.Item, options: MatchOptions) -> str:
     """Return the command that records the cassette of one test anew.  options: those in force."""
     config = node.config
-    _, *names = node.nodeid.split("::")
-    path = os.path.relpath(node.path, config.invocation_params.dir)  # a node id is relative to another folder
-    words = ["pytest", "::".join([path, *names]), "--nats-record=all"]
+    words = ["pytest", node_argument(node), "--nats-record=all"]
     upstream = mask_addresses(config.getoption("nats_upstream") or "")
     if upstream or not config.getini("nats_upstream"):
         words.append(f"--nats-upstream={upstream or ANY_SERVER}")

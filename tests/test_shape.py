@@ -43,6 +43,7 @@ FLOORS = {
     "testing": 8,
     "pytest_plugin": 10,
     "pytest_receipt": 9,
+    "pytest_sweep": 9,
     "pytest_settings": 8,
     "spark": 7,
     "log": 7,
@@ -68,7 +69,11 @@ PURE = {
     "option",
 }
 BANNED = {"trio", "click", "pyspark", "time", "asyncio", "socket"}
-ONLY_IN = {"click": {"cli"}, "pyspark": {"spark"}, "pytest": {"pytest_plugin", "pytest_settings", "testing"}}
+ONLY_IN = {
+    "click": {"cli"},
+    "pyspark": {"spark"},
+    "pytest": {"pytest_plugin", "pytest_settings", "pytest_sweep", "testing"},
+}
 
 
 def part(path: Path) -> str:

@@ -21,7 +21,7 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.replay.cassette.record_anew import ANY_SERVER
 from natsproxy.replay.cassette.record_mode import CassetteUse, parse_mode, plays, use
 from natsproxy.replay.conversation.exchanges import RecordedExchange
-from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions, read
+from natsproxy.replay.conversation.match_options import DEFAULT, Given, MatchOptions, read
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.transport_proxy import plain_upstream
 from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
@@ -88,6 +88,11 @@ class cassette(ProxyHarness):
         self._legs = legs(tls, listen=listener_of(listen), upstream=server)
         self._keep = True
         self.record_anew = f'cassette({str(self.path)!r}, "all", upstream="{ANY_SERVER}")'
+
+    @property
+    def options(self) -> Given:
+        """The options of the comparison that were given."""
+        return self._options
 
     @property
     def in_force(self) -> MatchOptions:

@@ -164,7 +164,9 @@ def _kept(
         patience=patience,
         **{"jobs": os.cpu_count() or 1, **more},
     )
-    return KeptSweep(_world(**given), made, options, OUT / safe_name(made.line) if out is None else Path(out))
+    return KeptSweep(
+        world_of(**given), made, options, OUT / safe_name(made.line) if out is None else Path(out)
+    )
 
 
 def _program(program: Callable[[str], Any] | Sequence[str], library: Library | None) -> Program:
@@ -183,7 +185,7 @@ def _several(name: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _world(
+def world_of(
     upstream: str | None = None,
     cassette: Path | str | None = None,
     server: Path | str | None = None,
@@ -192,6 +194,7 @@ def _world(
     reset: str = "",
     **options: Any,
 ) -> World:
+    """Return the servers of a sweep, as `sweep` has the arguments.  Raises ConfigError."""
     if upstream and cassette:
         raise ConfigError("name one server: upstream or cassette, or none for a fresh one in each run")
     kind = "upstream" if upstream else "cassette" if cassette else "server"
