@@ -37,6 +37,7 @@ FLOORS = {
     "net": 5,
     "replay": 6,
     "check": 6,
+    "trial": 6,
     "admin": 6,
     "permissions": 7,
     "sweep": 7,

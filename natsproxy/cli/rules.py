@@ -1,4 +1,4 @@
-"""`natsproxy rules`: check a rules file, explain it for one frame, make rules of a recording."""
+"""`natsproxy rules`: check a rules file, try it on a frame or a recording, make rules of a recording."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from natsproxy.cli.rules_cookbook import cookbook
 from natsproxy.cli.rules_explain import explain
 from natsproxy.cli.rules_file import rules_text
 from natsproxy.cli.rules_list import list_words
+from natsproxy.cli.rules_test import test
 from natsproxy.config.files import rules_file, rules_in
 from natsproxy.errors import NatsproxyError
 from natsproxy.rules.engine.chain import RuleChain
@@ -27,7 +28,7 @@ from natsproxy.rules.model.rule import Rule
 
 @click.group()
 def rules() -> None:
-    """Check rules files, explain them for a frame, list what they may say."""
+    """Check rules files, try them on a frame or on recordings, list what they may say."""
 
 
 @rules.command()
@@ -100,3 +101,4 @@ def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
 rules.add_command(cookbook)
 rules.add_command(explain)
 rules.add_command(list_words)
+rules.add_command(test)

@@ -173,7 +173,10 @@ def test_check_for_a_script(file: str) -> None:
     ("text", "expected"),
     [
         ('[rules]\nname = "a"\n', "each rule begins with [[rules]], in two pairs of brackets"),
-        ('upstream = "x:1"\n', "there is no key 'upstream' here: a rules file holds [[rules]] tables only"),
+        (
+            'upstream = "x:1"\n',
+            "there is no key 'upstream' here: a rules file holds [[rules]] and [[expect]]",
+        ),
     ],
 )
 def test_a_file_that_holds_something_else(text: str, expected: str, tmp_path: Path) -> None:

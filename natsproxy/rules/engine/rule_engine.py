@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from natsproxy.events import PASSED, Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
@@ -34,6 +34,8 @@ from natsproxy.rules.rewriting.frames import FrameRewriter, RewriteTrace
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
+TOO_LARGE: Final = "is larger than the rule buffer"
+"""The end of the detail of a firing whose rule could not see the whole of a frame."""
 T = TypeVar("T")
 Steps = Generator[None, None, T]
 
@@ -394,7 +396,7 @@ class RuleEngine:
         if state.action.guards:
             label = "close"
             builder.apply(Close(f"rule {state.rule.name!r} cannot judge a frame of {size} bytes"))
-        detail = f"a frame of {size} bytes is larger than the rule buffer"
+        detail = f"a frame of {size} bytes {TOO_LARGE}"
         m = state.counts[context.direction].matched
         subject = subject_text(context.frame.subject)
         op = context.frame.op.label

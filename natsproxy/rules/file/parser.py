@@ -1,8 +1,9 @@
 """The parser of rules files (TOML) and of the same in JSON; an error is one sentence with its place.
 
-A file holds `[[rules]]` tables and nothing else.  One without any is refused, since a half-written file looks
-the same: `rules = []` declares an empty file.  A table has a `name` (unique), a `kind`, the
-keys of the selector and of the gate (below), and the settings of its kind, all on one level:
+A file holds `[[rules]]` tables, and perhaps `[[expect]]` tables (`expectations.py`).  One without rules is
+refused, since a half-written file looks the same: `rules = []` declares an empty file.  A table has a `name`
+(unique), a `kind`, the keys of the selector and of the gate (below), and the settings of its kind, all on one
+level:
 
     [[rules]]
     name = "slow orders"
@@ -22,6 +23,8 @@ from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.subjects import collide, is_subset
+from natsproxy.rules.file import expectations
+from natsproxy.rules.file.expectations import Expectation, expectation
 from natsproxy.rules.file.keys import EVERYWHERE, GATE, IDENTITY, SELECTOR, keys_of
 from natsproxy.rules.file.reader import Place, RuleReader, unknown_word
 from natsproxy.rules.model.gate import OPEN, Gate
@@ -37,6 +40,8 @@ from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask
 
 Expand = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Replaces a reference to a capture in a rule's table by values; raises ValueError about `delay`."""
+EXPECT: Final = expectations.KIND.name
+"""The name of the list of expectations."""
 ONE_TABLE: Final = "each rule begins with [[rules]], in two pairs of brackets"
 """The error for `[rules]`."""
 NONE_NAMED: Final = "there are no rules in it: write `rules = []` if that is intended"
@@ -47,22 +52,45 @@ def load(
     text: str, kinds: Mapping[str, Kind], *, source: str = "rules", expand: Expand | None = None
 ) -> tuple[Rule, ...]:
     """Read the text of a rules file.  Raises ConfigError with the place of the first mistake."""
+    document = _document(text, source)
+    if "rules" not in document:
+        raise ConfigError(f"{source}: {NONE_NAMED}")
+    tables = document["rules"]
+    if not isinstance(tables, list):
+        raise ConfigError(f"{source}: {ONE_TABLE}")
+    _expectations(document, text, source)
+    return parse_rules(tables, kinds, place=Place(source, text), expand=expand)
+
+
+def load_expectations(text: str, *, source: str = "rules") -> tuple[Expectation, ...]:
+    """Read the expectations in the text of a rules file.  Raises ConfigError."""
+    return _expectations(_document(text, source), text, source)
+
+
+def _document(text: str, source: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{source}: not valid TOML: {error}") from None
     for key in document:
-        if key != "rules":
+        if key not in ("rules", EXPECT):
             raise ConfigError(
-                f"{source}: there is no key {key!r} here: a rules file holds [[rules]] tables only; "
-                "settings go into the file of --config, which may hold [[rules]] too"
+                f"{source}: there is no key {key!r} here: a rules file holds [[rules]] and [[expect]] tables "
+                "only; settings go into the file of --config, which may hold [[rules]] too"
             )
-    if not document:
-        raise ConfigError(f"{source}: {NONE_NAMED}")
-    tables = document["rules"]
+    return document
+
+
+def _expectations(document: Mapping[str, Any], text: str, source: str) -> tuple[Expectation, ...]:
+    tables = document.get(EXPECT, [])
+    place = Place(source, text, EXPECT, "expectation")
     if not isinstance(tables, list):
-        raise ConfigError(f"{source}: {ONE_TABLE}")
-    return parse_rules(tables, kinds, place=Place(source, text), expand=expand)
+        raise ConfigError(f"{source}: each expectation begins with [[expect]], in two pairs of brackets")
+    named = [
+        {"name": str(number), **table, "kind": EXPECT} if isinstance(table, Mapping) else table
+        for number, table in enumerate(tables, 1)
+    ]
+    return tuple(expectation(rule) for rule in parse_rules(named, {EXPECT: expectations.KIND}, place=place))
 
 
 def parse_rules(
@@ -82,11 +110,11 @@ def parse_rules(
     names: dict[str, str] = {}
     for index, table in enumerate(tables, first):
         if not isinstance(table, Mapping):
-            raise ConfigError(f"{place.of(index)}: a rule must be a table, not {table!r}")
+            raise ConfigError(f"{place.of(index)}: {place.noun} {index + 1} must be a table, not {table!r}")
         rule = _parse_rule(RuleReader(table, index, place), kinds, expand)
         if rule.name in names:
             where = place.of(index, "name")
-            raise ConfigError(f"{where}: there is a rule named {rule.name!r} already, at {names[rule.name]}")
+            raise ConfigError(f"{where}: there is one named {rule.name!r} already, at {names[rule.name]}")
         names[rule.name] = rule.where
         rules.append(rule)
     return tuple(rules)
@@ -100,7 +128,7 @@ def _parse_rule(reader: RuleReader, kinds: Mapping[str, Kind], expand: Expand | 
             raise reader.error("delay", str(error)) from None
     table = reader.table
     identity = reader.read(IDENTITY)
-    reader.title = f"rule {identity['name']!r}"
+    reader.title = f"{reader.place.noun} {identity['name']!r}"
     kind = kinds.get(identity["kind"])
     if kind is None:
         raise reader.error_about(unknown_word(identity["kind"], list(kinds), "kind"), "kind")

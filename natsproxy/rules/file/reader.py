@@ -1,7 +1,7 @@
 """The reader of one rule table: it converts values and words errors with their place in the file.
 
-tomllib does not tell the line of a key, so `Place` finds it in the text afterwards: the n-th `[[rules]]`
-header, and in its part the line that begins with the key.
+tomllib does not tell the line of a key, so `Place` finds it in the text afterwards: the n-th header of its
+list, and in its part the line that begins with the key.
 """
 
 from __future__ import annotations
@@ -16,22 +16,31 @@ from natsproxy.rules.model.rule import REQUIRED, Kind, Setting
 
 
 class Place:
-    """The places of rules in a file: source name and text (None for JSON and settings made in code)."""
+    """The places of rules in a file: source name and text (None for JSON and settings made in code).
 
-    def __init__(self, source: str = "rules", text: str | None = None) -> None:
+    name, noun: of the list of tables, and of one of them.
+    """
+
+    def __init__(
+        self, source: str = "rules", text: str | None = None, name: str = "rules", noun: str = "rule"
+    ) -> None:
         self.source = source
+        self.noun = noun
+        self._name = name
         self._lines = [] if text is None else text.splitlines()
-        header = re.compile(r"\s*\[\[\s*rules\s*\]\]")
-        self._starts = [n for n, line in enumerate(self._lines) if header.match(line)]
+        header = re.compile(r"\s*\[\[\s*([\w-]+)\s*\]\]")
+        headers = [(n, found[1]) for n, line in enumerate(self._lines) if (found := header.match(line))]
+        self._starts = [n for n, named in headers if named == name]
+        self._ends = [n for n, _ in headers] + [len(self._lines)]
 
     def of(self, index: int, key: str | None = None) -> str:
         """Return `file:line` of a rule or of a key in it, as closely as it is known."""
         if index >= len(self._starts):
-            return f"{self.source}, rule {index + 1}" if index >= 0 else self.source
+            return f"{self.source}, {self.noun} {index + 1}" if index >= 0 else self.source
         start = self._starts[index]
-        stop = self._starts[index + 1] if index + 1 < len(self._starts) else len(self._lines)
+        stop = next(end for end in self._ends if end > start)
         if key is not None:
-            wanted = re.compile(rf"""\s*(\[\s*rules\s*\.\s*)?["']?{re.escape(key)}["']?\s*[].=]""")
+            wanted = re.compile(rf"""\s*(\[\s*{self._name}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[].=]""")
             start = next((n for n in range(start, stop) if wanted.match(self._lines[n])), start)
         return f"{self.source}:{start + 1}"
 
@@ -44,7 +53,7 @@ class RuleReader:
         self.index = index
         self.place = place
         name = table.get("name")
-        self.title = f"rule {name!r}" if isinstance(name, str) else f"rule {index + 1}"
+        self.title = f"{place.noun} {name!r}" if isinstance(name, str) else f"{place.noun} {index + 1}"
 
     def error(self, key: str | None, text: str) -> ConfigError:
         """Return an error at a key; its text is the rest of a sentence that begins with the key."""
