@@ -78,7 +78,7 @@ def readme(finding: Finding, result: SweepResult, path: Path) -> str:
         f"It failed like this in {same} of {runs} runs." + _others(others),
         *([f"The program is then in {printable(finding.cause.place)}."] if finding.cause.place else []),
         "",
-        "Again:",
+        "Again (… stands for the other options, such as the server):",
         f"    {printable(result.again_for(finding.number))}",
         f"    natsproxy run --rules {path / finding.title / RULES} --seed {result.seed} …",
         "Look at it:",

@@ -119,7 +119,8 @@ def _head(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]:
 def _findings(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]:
     yield '<section id="findings"><header><h2>Findings</h2></header>'
     if not findings:
-        yield f'<p class="empty">None of {len(result.judged):,} trials broke the program.</p>'
+        none = f"None of {len(result.judged):,} trials broke the program."
+        yield f'<p class="empty">{"None is confirmed yet." if result.running else none}</p>'
     for finding in findings:
         same, runs = finding.rate
         known = '<span class="tag">accepted</span>' if finding.name in result.accepted else ""
