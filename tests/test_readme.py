@@ -94,8 +94,9 @@ TABLES = [pytest.mark.spark, pytest.mark.long]
 OURS = [
     pytest.param(line, marks=TABLES if line.startswith("natsproxy analyze") else ())
     for line in COMMANDS
-    if line.startswith("natsproxy ")
+    if line.startswith("natsproxy ") and not line.startswith("natsproxy sweep")
 ]
+SWEEPS = [line for line in COMMANDS if line.startswith("natsproxy sweep")]
 REMOTE = ("ctl", "top", "tap")
 """The commands that reach a running proxy by its admin API."""
 
@@ -151,6 +152,34 @@ def test_each_command_runs_as_printed(
     else:
         done = CliRunner().invoke(main, arguments)
         assert done.exit_code == 0, done.output
+
+
+@pytest.mark.server
+def test_the_sweep_finds_what_is_printed(tmp_path: Path) -> None:
+    """In the program as it is printed, with less patience."""
+    (program,) = (block for block in blocks("python") if "publish_async_completed" in block)
+    (printed,) = (block for block in blocks("text") if block.startswith("01-"))
+    (tmp_path / "worker.py").write_text(program)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    again = "drop at worker · c2s · 1st PUB on orders.*: hung, 2 of 2 runs"
+    for line, expected in zip(SWEEPS, (printed, again), strict=True):
+        done = subprocess.run(
+            line.replace(" -- ", " --patience 3s --confirm 2 -- "),
+            shell=True,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 1, done.stderr
+        assert {*map(gist, expected.splitlines())} <= {*map(gist, (done.stdout + done.stderr).splitlines())}
+
+
+def gist(line: str) -> str:
+    """Return a line of a sweep without what differs from run to run: it depends on who is first."""
+    return re.sub(r"\d(?:st|nd|rd)|gets .*? and sends|in [\d.]+ s|\d of \d", "…", line)
 
 
 def stopped(arguments: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Our workflows and the recipe for CI: pinned, least rights, and steps that work."""
+"""Our workflows and the recipes for CI: pinned, least rights, and steps that work."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +19,15 @@ import pytest
 import yaml
 
 from natsproxy.rules.cookbook import COOKBOOK
+from tests.cli.test_sweep import WAITS
+from tests.sweep.kit import HELLO
 
 ROOT = Path(__file__).parent.parent
 RELEASE = ROOT / ".github" / "workflows" / "release.yml"
 CI = ROOT / ".github" / "workflows" / "ci.yml"
 RECIPE = ROOT / "deploy" / "github-actions.yml"
-WORKFLOWS = (RELEASE, CI, RECIPE)
+SWEEP = ROOT / "deploy" / "sweep-actions.yml"
+WORKFLOWS = (RELEASE, CI, RECIPE, SWEEP)
 BIN = Path(sys.executable).parent
 
 
@@ -141,9 +145,10 @@ STOP = "Stop the proxy, which fails if a rule has never fired"
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository here")
-def test_the_recipe_installs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", [RECIPE, SWEEP], ids=lambda path: path.name)
+def test_the_recipe_installs(path: Path, tmp_path: Path) -> None:
     """Its command, from a repository, as far as what would be installed."""
-    job = workflow(RECIPE)["jobs"]["faults"]
+    (job,) = workflow(path)["jobs"].values()
     (script,) = (step["run"] for step in job["steps"] if step.get("name") == "Install")
     assert job["env"]["NATSPROXY"] == "git+https://github.com/OWNER/natsproxy@main"
     (tmp_path / "requirements.txt").write_text("pytest\n")
@@ -163,6 +168,48 @@ def test_the_recipe_installs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Would install natsproxy-" in done.stdout
+
+
+@pytest.mark.server
+def test_a_part_of_a_sweep_fails_on_findings_that_are_not_known(tmp_path: Path) -> None:
+    """The shell steps as they are printed, with less patience and one fault; nothing is installed."""
+    (job,) = workflow(SWEEP)["jobs"].values()
+    assert set(job["env"]) == {"NATSPROXY", "PROGRAM", "SHARD"}
+    parts = job["strategy"]["matrix"]["part"]
+    assert job["env"]["SHARD"].endswith(f"}}}}/{len(parts)}")
+    assert f"of {len(parts)}" in job["name"]
+    assert parts == [*range(1, len(parts) + 1)]
+    scripts = {step["name"]: step["run"] for step in job["steps"] if "run" in step}
+    assert list(scripts) == ["Install", "Sweep", "Show the findings"]
+    (tmp_path / "worker.py").write_text(textwrap.dedent(HELLO) + WAITS)
+
+    def run(name: str) -> subprocess.CompletedProcess[str]:
+        quick = "--faults drop --subject job --baseline 2 --confirm 2 --patience 1500ms"
+        return subprocess.run(
+            ["bash", "-e", "-c", scripts[name].replace(" -- ", f" {quick} -- ")],
+            cwd=tmp_path,
+            env={
+                **os.environ,
+                "PROGRAM": f"{sys.executable} -S worker.py",
+                "SHARD": "1/1",
+                "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    swept = run("Sweep")
+    assert swept.returncode == 1, swept.stderr
+    assert "2 tried: 2 deaf" in swept.stderr
+    shown = run("Show the findings").stdout
+    names = re.findall(r"^Accept it, .*:\n *(\S+)$", shown, re.MULTILINE)
+    assert len(names) == 2
+    (tmp_path / "known-findings").write_text("\n".join(names))
+    known = run("Sweep")
+    assert known.returncode == 0, known.stderr
+    assert "accepted)" in known.stdout
 
 
 def free_port() -> int:
