@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from natsproxy.errors import ConfigError
 from natsproxy.spark.errors import translate_errors
-from natsproxy.spark.sail import percentile
+from natsproxy.spark.sail import is_sail, percentile
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.schema import TABLES as COLUMNS
 from natsproxy.spark.source.arrow_batches import arrow_schema
@@ -94,9 +94,10 @@ def check(
     """Return the statements of `natsproxy check` on captures, for the table `findings`.
 
     here: they are made in this process, else by Spark's tasks, one for each recording.  Spark's Python
-    processes take longer to start than the checks take for a small capture.
+    processes take longer to start than the checks take for a small capture.  With Sail it is always this
+    process: a data source of Sail's has no column of arrays.
     """
-    if not here:
+    if not here and not is_sail(spark):
         return read(spark, captures, what="findings", **options)
     schema = StructType.fromDDL(COLUMNS["findings"])
     assert isinstance(schema, StructType)

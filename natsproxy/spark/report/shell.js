@@ -7,7 +7,7 @@ const SECTIONS = [
   ["latency", "Latency", "Requests, and the time until their answers.", latency],
   ["slowest", "Slowest requests", "Open one to see its frames as they passed the proxy.", slowest],
   ["jetstream", "JetStream", "Deliveries to consumers and their answers, publish acks, and calls of the API.", jetstream],
-  ["checks", "What went wrong", "Lost and repeated messages, requests without answer, clients that take nothing: each statement has the frames that prove it. Open one to see them.", checks],
+  ["checks", "Checks", "What went wrong, as natsproxy check states it: lost and repeated messages, requests without answer, clients that take nothing. Open a statement to see the frames that prove it.", checks],
   ["errors", "Errors", "Every -ERR that a client got: denied permissions and all others.", errors],
   ["faults", "Faults", "Firings of rules, aligned with what clients met at that time.", faults],
   ["connections", "Connections", "When they came and went, how they ended, what they carried.", connections],

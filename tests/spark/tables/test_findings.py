@@ -185,3 +185,28 @@ def test_parts_of_captures_are_not_checked(spark: SparkSession, tmp_path: Path) 
         read_stream(spark, [path], what="findings").writeStream.format("noop").trigger(
             availableNow=True
         ).start().awaitTermination()
+
+
+def test_a_watch_keeps_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Of the captures that are there, anew each time."""
+    from natsproxy.spark.storage.store import Store
+    from natsproxy.spark.watch.job import watch
+
+    folder, out, refreshed = tmp_path / "captures", tmp_path / "out", list[int]()
+    folder.mkdir()
+    write(folder / "lost.ncap", asked(answered=False))
+
+    def look() -> None:
+        refreshed.append(Store(spark, out).read("findings").count())
+
+    watch(
+        spark,
+        [folder],
+        out,
+        ["findings"],
+        every=0.5,
+        refresh=0,
+        stop=lambda: 1 in refreshed,
+        refreshed=look,
+    )
+    assert Store(spark, out).read("findings").toArrow().to_pylist() == stated(spark, [folder], here=True)
