@@ -6,9 +6,13 @@ from pathlib import Path
 
 import click
 
+from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.paths import FilePath
+from natsproxy.errors import Exit, Stopped
 from natsproxy.permissions.formats import FORMATS
-from natsproxy.permissions.needs import needs_of
+from natsproxy.permissions.needs import Need, needs_of
+from natsproxy.permissions.proof import Proof
+from natsproxy.permissions.proving import Prover
 from natsproxy.permissions.templates import DISTINCT, WORDS
 from natsproxy.permissions.uses import By
 
@@ -37,17 +41,41 @@ from natsproxy.permissions.uses import By
     show_default=True,
     help="Values from which on a word becomes *.",
 )
-def permissions(captures: tuple[Path, ...], by: str, form: str, distinct: int, words: int) -> None:
+@click.option(
+    "--prove",
+    is_flag=True,
+    help="Replay the clients on a real nats-server with the block, and without each line.",
+)
+def permissions(
+    captures: tuple[Path, ...], by: str, form: str, distinct: int, words: int, prove: bool
+) -> None:
     """Write the smallest permissions that the traffic of captures needs.
 
     Each line has its evidence.  What was never used is left out; calls that a client library makes too
     rarely to be in a recording are listed as choices, with their reasons.
-    Exit code: 0 done, 2 could not run.
+    --prove starts nats-server with the block and replays the recorded clients: there must be no violation,
+    and one without each line.
+    Exit code: 0 done, 1 the proof failed, 2 could not run.
 
     \b
     natsproxy permissions traffic.ncap
     natsproxy permissions monday.ncap tuesday.ncap --by name --format nsc
     natsproxy permissions traffic.ncap --format rule > rules.toml
+    natsproxy permissions traffic.ncap --prove
     """
     needs = needs_of(captures, By(by), distinct=distinct, words=words)
-    click.echo(FORMATS[form](needs, By(by)), nl=False)
+    proof = _prove(captures, needs, By(by)) if prove else None
+    click.echo(FORMATS[form](needs, By(by), proof), nl=False)
+    raise SystemExit(Exit.FOUND_WRONG if proof is not None and proof.violations else Exit.OK)
+
+
+def _prove(captures: tuple[Path, ...], needs: list[Need], by: By) -> Proof:
+    prover = Prover(captures, needs, by)
+    made: list[Proof] = []
+
+    async def main() -> None:
+        made.append(await prover.prove())
+
+    if run_stoppable(main):
+        raise Stopped("the proof was stopped")
+    return made[0]

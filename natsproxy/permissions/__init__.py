@@ -2,7 +2,8 @@
 
 `uses.py` reads captures and tells who used which subject.  `marks.py` says which tokens of a subject may
 become `*`, `templates.py` generalises by that, `needs.py` makes the lines of a block, `choices.py` lists the
-rare calls that a recording cannot know, `formats.py` writes blocks.
+rare calls that a recording cannot know, `formats.py` writes blocks.  `proving.py` tries them on a real
+server, `proof.py` has its verdicts.
 
 Read `uses.py` first, then `marks.py`.
 """

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from natsproxy.permissions.choices import Choice
 from natsproxy.permissions.needs import Need, Responses
+from natsproxy.permissions.proof import Proof
 from natsproxy.permissions.templates import Evidence
 from natsproxy.permissions.uses import By, Verb
 from natsproxy.printable import printable
@@ -191,7 +192,7 @@ def _comments(need: Need) -> Iterator[str]:
 # -- JSON
 
 
-def json_text(needs: Iterable[Need], by: By) -> str:
+def json_text(needs: Iterable[Need], by: By, proof: Proof | None = None) -> str:
     """Return a JSON object: the permission map of each label, with evidence and choices."""
     found = [
         {
@@ -215,7 +216,8 @@ def json_text(needs: Iterable[Need], by: By) -> str:
         }
         for need in needs
     ]
-    return json.dumps({"permissions": found}, indent=2) + "\n"
+    proved = {} if proof is None else {"proof": proof.facts()}
+    return json.dumps({"permissions": found, **proved}, indent=2) + "\n"
 
 
 def _facts(evidence: Evidence) -> dict[str, Any]:
@@ -227,9 +229,20 @@ def _facts(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-FORMATS: Final[dict[str, Callable[[Iterable[Need], By], str]]] = {
-    "nats": server_text,
-    "nsc": nsc_text,
-    "rule": rule_text,
+def _with_proof(write: Callable[[Iterable[Need], By], str]) -> Write:
+    """Return a writer that has the proof in comments."""
+
+    def writer(needs: Iterable[Need], by: By, proof: Proof | None = None) -> str:
+        lines = proof.texts() if proof is not None else ()
+        return write(needs, by) + "".join(f"# {line}\n" for line in lines)
+
+    return writer
+
+
+Write = Callable[[Iterable[Need], By, Proof | None], str]
+FORMATS: Final[dict[str, Write]] = {
+    "nats": _with_proof(server_text),
+    "nsc": _with_proof(nsc_text),
+    "rule": _with_proof(rule_text),
     "json": json_text,
 }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from natsproxy.cli import main
 from natsproxy.errors import Exit
+from natsproxy.permissions.needs import Need, needs_of
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.testing import NatsServer
@@ -91,3 +94,32 @@ def test_a_file_that_is_no_capture_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["permissions", str(tmp_path / "x.ncap")])
     assert done.exit_code == Exit.COULD_NOT_RUN
     assert "x.ncap" in done.stderr
+
+
+@pytest.mark.server
+def test_the_proof_is_in_the_output(capture: str) -> None:
+    proof = [line for line in _run(capture, "--prove").splitlines() if line.startswith("# ")]
+    assert proof[0].startswith(
+        "# proof: no permissions violation in 6 frames of 1 connections, on nats-server 2."
+    )
+    assert '# needed: ann publish "o.*": Permissions Violation for Publish to "o.1"' in proof
+    proved = json.loads(_run(capture, "--prove", "--format", "json"))["proof"]
+    assert (proved["passed"], [line["verdict"] for line in proved["lines"]]) == (
+        True,
+        ["needed", "needed", "needed", "not proved"],
+    )
+
+
+@pytest.mark.server
+def test_a_block_that_fails_ends_with_1(capture: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def less(*arguments: Any, **options: Any) -> list[Need]:
+        (need,) = needs_of(*arguments, **options)
+        return [replace(need, lines={place: one for place, one in need.lines.items() if place.queue})]
+
+    monkeypatch.setattr("natsproxy.cli.permissions.needs_of", less)
+    done = CliRunner().invoke(main, ["permissions", capture, "--prove"])
+    assert done.exit_code == Exit.FOUND_WRONG
+    assert (
+        '# violation: ann: Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.S.C"'
+        in done.stdout
+    )

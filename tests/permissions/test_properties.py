@@ -112,4 +112,6 @@ def test_parts_in_any_order_give_the_same(traffic: list[tuple[int, Sent]], size:
         parts = segments(Path(folder) / "parts", found, size)
         random.shuffle(parts)
         for write in FORMATS.values():
-            assert write(needs_of(parts, By.NAME), By.NAME) == write(needs_of(whole, By.NAME), By.NAME)
+            assert write(needs_of(parts, By.NAME), By.NAME, None) == write(
+                needs_of(whole, By.NAME), By.NAME, None
+            )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials
@@ -20,10 +21,19 @@ _DEFAULT: Final = {"verbose": False, "pedantic": False, "protocol": 1, "headers"
 
 @dataclass(frozen=True, slots=True)
 class ReplayCredentials:
-    """The credentials of the replayed clients.  own: of all but those in `users`, by recorded user name."""
+    """The credentials of the replayed clients.
+
+    own: of all but those in `users`, by recorded user name, and in `connections`, by recorded connection.
+    """
 
     own: Credentials = field(default_factory=Credentials)
     users: Mapping[str, Credentials] = field(default_factory=dict)
+    connections: Mapping[ConnectionId, Credentials] = field(default_factory=dict)
+
+    def of(self, conn: ConnectionId) -> ReplayCredentials:
+        """Return those of one connection."""
+        known = self.connections.get(conn)
+        return self if known is None else ReplayCredentials(known)
 
 
 def from_user(text: str) -> Credentials:

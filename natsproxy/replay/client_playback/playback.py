@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from natsproxy.capture.format.connection import ConnectionId
+from natsproxy.protocol.errors import err_text
 from natsproxy.replay.client_playback.batches import Batch
 from natsproxy.replay.client_playback.dependencies import Planned, PlannedEnd, counts
 from natsproxy.replay.client_playback.lag import Lag
@@ -47,6 +48,7 @@ from natsproxy.wire.ops import Op
 BATCH: Final = 256 << 10  # bytes of one connection before the others may send
 ADVANCE_BYTES: Final = 1 << 20  # bytes of one `advance`
 AHEAD: Final = 250_000_000  # ns of the schedule that are read in advance
+Refused = Callable[[ConnectionId, str], bool]
 _PIECE: Final = 32  # batches read at once while a schedule runs
 _RECHECKS: Final = 8
 """Checks, within one `patience`, of whether a wait counts already."""
@@ -56,7 +58,8 @@ class ClientPlayback:
     """The machine.  sent, received_frames: frames so far.  missing: the waits that were in vain.
 
     source: from `batches`, or any of its events.  speed: None for no schedule.  patience: ns.  window: bytes
-    to read ahead.  keep: tells whether a recorded connection is played.
+    to read ahead.  keep: tells whether a recorded connection is played.  refused: is called with the text of
+    each -ERR; True ends the playback.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class ClientPlayback:
         patience: int = 5_000_000_000,
         window: int = WINDOW,
         keep: Callable[[ConnectionId], bool] = lambda conn: True,
+        refused: Refused = lambda conn, text: False,
     ) -> None:
         self.sent = self.received_frames = self.sent_bytes = 0
         self.lag = Lag()
@@ -74,6 +78,8 @@ class ClientPlayback:
         self._state = PlaybackState()
         self._reader = ReadAhead(source, self._state, window=window, timed=speed is not None, keep=keep)
         self._readiness = Readiness(self._state, keep)
+        self._refused = refused
+        self._stopped = False
         self._speed = speed
         self._patience = patience
         self._start: int | None = None
@@ -84,8 +90,8 @@ class ClientPlayback:
 
     @property
     def done(self) -> bool:
-        """True when every frame was sent and every connection has ended."""
-        return self._reader.whole and not self._state.connections
+        """True when every frame was sent and every connection has ended, or `refused` ended it."""
+        return self._stopped or (self._reader.whole and not self._state.connections)
 
     @property
     def deadline(self) -> int | None:
@@ -135,6 +141,8 @@ class ClientPlayback:
             answers.append(Write(connection.conn, encode.PONG))
         elif frame.op == Op.PONG and connection.unfenced:
             self._fenced(connection.unfenced.popleft())
+        elif frame.op == Op.ERR:
+            self._stopped = self._refused(connection.conn, err_text(frame.args)) or self._stopped
         elif frame.op in (Op.MSG, Op.HMSG):
             state = self._state
             state.names.answered(frame, live=True)

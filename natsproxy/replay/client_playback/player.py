@@ -124,7 +124,7 @@ class ClientPlayer:
         self._wake.set()
 
     def _connect_arguments(self, dial: Dial, info: dict[str, Any]) -> bytes:
-        return rebuild_connect(dial.connect, self.credentials, str(info.get("nonce", "")))
+        return rebuild_connect(dial.connect, self.credentials.of(dial.conn), str(info.get("nonce", "")))
 
     async def _read(self, conn: ConnectionId, leg: Leg) -> None:
         reads = 0

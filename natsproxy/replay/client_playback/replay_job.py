@@ -16,7 +16,7 @@ from natsproxy.capture.format.connection import ConnectionChoice, ConnectionId
 from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.credentials import ReplayCredentials
 from natsproxy.replay.client_playback.iterations import Iteration
-from natsproxy.replay.client_playback.playback import ClientPlayback
+from natsproxy.replay.client_playback.playback import ClientPlayback, Refused
 from natsproxy.replay.client_playback.player import ClientPlayer
 from natsproxy.replay.client_playback.state import MissingList
 from natsproxy.replay.observe import observe
@@ -28,6 +28,7 @@ class ReplayOptions:
 
     speed: a factor on the recorded times, None for no schedule.  patience: ns to wait for a frame's
     requirements. iterations: how many times.  connections: the recorded ones to play, empty for all.
+    refused: is called with the text of each -ERR; True ends an iteration.
     """
 
     speed: float | None = 1.0
@@ -35,6 +36,7 @@ class ReplayOptions:
     iterations: int = 1
     connections: ConnectionChoice = field(default_factory=ConnectionChoice)
     credentials: ReplayCredentials = field(default_factory=ReplayCredentials)
+    refused: Refused = lambda conn, text: False
 
 
 class ReplayJob:
@@ -76,6 +78,7 @@ class ReplayJob:
                 speed=options.speed,
                 patience=options.patience,
                 keep=keep,
+                refused=options.refused,
             )
             player, began = ClientPlayer(machine, address, options.credentials), trio.current_time()
             try:

@@ -1,0 +1,83 @@
+"""The proof of blocks on a real server: each verdict, and the opposite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from natsproxy.capture.format.records import Item
+from natsproxy.permissions.needs import Need, needs_of
+from natsproxy.permissions.proof import Proof
+from natsproxy.permissions.proving import Prover
+from natsproxy.permissions.uses import By
+from tests.permissions.kit import NUID, Sent, connect, items, msg, pub, segments, sub
+
+pytestmark = pytest.mark.server
+REPLY = b"_INBOX.%b.1" % NUID
+ASKED: list[tuple[int, Sent]] = [
+    (1, connect("server")),
+    (1, sub(b"ask.>")),
+    (2, connect("client")),
+    (2, sub(b"_INBOX.%b.*" % NUID)),
+    (2, pub(b"ask.it", REPLY)),
+    (1, msg(b"ask.it", REPLY)),
+    (1, pub(REPLY)),
+    (2, msg(REPLY)),
+]
+
+
+def _recorded(folder: Path, found: list[Item]) -> tuple[list[Path], list[Need]]:
+    paths = segments(folder, found, 999)
+    return paths, needs_of(paths, By.NAME)
+
+
+async def _proof(paths: list[Path], needs: list[Need]) -> Proof:
+    return await Prover(paths, needs, By.NAME, patience=200_000_000).prove()
+
+
+def _verdicts(proof: Proof) -> list[str]:
+    return [f"{one.verdict} {one.label} {str(one.line) or 'responses'}" for one in proof.lines]
+
+
+async def test_each_line_is_needed(tmp_path: Path) -> None:
+    proof = await _proof(*_recorded(tmp_path, items(ASKED)))
+    assert proof.violations == []
+    assert _verdicts(proof) == [
+        "needed client ask.it",
+        "needed client _INBOX.>",
+        "needed server ask.>",
+        "needed server responses",
+    ]
+    assert proof.server.startswith("2.")
+    assert next(proof.texts()).startswith("proof: no permissions violation in 4 frames of 2 connections")
+
+
+async def test_a_block_without_a_line_fails(tmp_path: Path) -> None:
+    paths, needs = _recorded(tmp_path, items(ASKED))
+    gone = next(iter(needs[0].lines))
+    proof = await _proof(paths, [replace(needs[0], lines=dict(list(needs[0].lines.items())[1:])), needs[1]])
+    assert [(one.label, one.place) for one in proof.violations] == [("client", gone)]
+    assert proof.lines == []
+    assert "proof: failed" in next(proof.texts())
+    assert proof.facts()["passed"] is False
+
+
+async def test_a_line_that_nobody_misses_is_unneeded(tmp_path: Path) -> None:
+    paths, needs = _recorded(tmp_path, items(ASKED))
+    ((place, evidence),) = [row for row in needs[0].lines.items() if row[0].subject == b"ask.it"]
+    more = {place._replace(subject=b"never"): evidence, place._replace(subject=b"ask.*"): evidence}
+    proof = await _proof(paths, [replace(needs[0], lines={**needs[0].lines, **more}), needs[1]])
+    reasons = {str(one.line): one.reason for one in proof.lines if one.verdict == "unneeded"}
+    assert reasons == {
+        "never": "the replay without it met no violation",
+        "ask.it": "ask.* allows it",
+        "ask.*": "the replay without it met no violation",
+    }
+
+
+async def test_an_answer_to_a_client_that_is_not_recorded_is_not_proved(tmp_path: Path) -> None:
+    proof = await _proof(*_recorded(tmp_path, items([row for row in ASKED if row[0] == 1])))
+    assert proof.violations == []
+    assert _verdicts(proof) == ["needed server ask.>", "not proved server responses"]
