@@ -20,7 +20,7 @@ _LONGEST: Final = 80
 
 
 class Cause(NamedTuple):
-    """That which trials that fail for one reason have in common.
+    """The facts that trials have in common which fail for one reason.
 
     fault: without its variant.  what: role or op.  of: what it is about, for people.  place: the innermost
     call of the stack.  state: of the conversation, "" where there is a stack.
@@ -56,7 +56,7 @@ def _is_odd(text: str) -> bool:
 class Judged:
     """A trial that was tried.
 
-    run: its first one.  runs: the number of all, same: of those with the verdict.  confirmed: the trial was
+    run: its first run.  runs: the number of all its runs, same: of those with the verdict.  confirmed: it was
     repeated, and did the same each time.  cause: of a finding.
     """
 

@@ -29,7 +29,7 @@ Variants = list[tuple[str, Tables]]
 
 
 class Fault(NamedTuple):
-    """A row.
+    """A fault, a row of `FAULTS`.
 
     name: unique.  group: the name that selects it with its variants.  text: why it happens in life, a
     sentence.  fits: whether it can happen at a place, and tells more there than another fault.  make: the

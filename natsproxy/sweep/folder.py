@@ -46,7 +46,7 @@ _MOST_FIRINGS: Final = 100
 class Folder:
     """The folder of one sweep.
 
-    path: of it.  done: the trials that an earlier part of this sweep has tried, by `trial_key`.
+    path: its place.  done: the trials that an earlier part of this sweep has tried, by `trial_key`.
     failed: the keys of the trials that failed in the sweep before this one: they come first.
     """
 
@@ -186,7 +186,7 @@ class Folder:
     # -- the results
 
     def show(self, result: SweepResult, findings: Sequence[Finding]) -> None:
-        """Write the reports of a sweep that goes on.  Raises OSError where the disk is full."""
+        """Write report and page, also of a sweep that runs.  Raises OSError where the disk is full."""
         self._write(REPORT, json.dumps(result.facts(findings), indent=2, ensure_ascii=False) + "\n")
         self._write(PAGE, html_page.page(result, findings))
 

@@ -31,7 +31,7 @@ _OWN: Final = (b"$KV.", b"$O.")
 class Sent(NamedTuple):
     """A frame that a client sent.
 
-    t: when it came.  passed: it went on to the server.  whole: it came to its end.
+    t: when it came.  passed: it went on to the server.  whole: all of it came.
     """
 
     t: int

@@ -1,4 +1,4 @@
-"""A sweep with its folder, from the begin to the reports: what the command line and tests share.
+"""A sweep with its folder, from its beginning to the reports: what the command line and tests share.
 
 `KeptSweep(world, program, options, out, ...)`, then `run()`, then `finish()`, also where it was stopped.
 While it runs, the reports in its folder show how far it is.
@@ -125,7 +125,7 @@ class KeptSweep:
             nursery.cancel_scope.cancel()
 
     async def _show(self) -> None:
-        """Write the reports again and again, where a trial has ended since."""
+        """Write the reports again whenever a trial has ended or a finding is confirmed."""
         shown = None
         while True:
             began, judged = time.monotonic(), list(self.sweep.judged)

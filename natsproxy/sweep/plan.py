@@ -2,8 +2,8 @@
 
 Trials of one fault at places of one class (client, direction, role or op, subject, state) should end alike,
 so one of each class comes first.  For faults of the whole link the frame does not count, but the conversation
-around it.  Those that tell most come first: what failed last time, then cuts at states
-where nothing was cut yet, and lost acks; the longest delays and what a clock decides come last.
+around it.  Those that tell most come first: what failed last time, then cuts at states where nothing was cut
+yet, and lost acks.  The longest delays and what a clock decides come last.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RANKS: Final = {
     "restart-lose-memory": 5.4,
     "pause": 20.0,
 }
-"""By the name of a fault, errors before `reset`; a pause costs most, as its end is that of a keep-alive."""
+"""By the name of a fault, errors before `reset`; a pause costs most: it ends when a keep-alive runs out."""
 _BY_STATE: Final = frozenset(fault.name for fault in FAULTS if fault.by_state)
 _OTHERS: Final = 4.0
 _NEW: Final = 0.0
@@ -41,7 +41,7 @@ _BY_CLOCK: Final = 10.0
 
 
 class Plan(NamedTuple):
-    """The trials.  first: one of each class, in order.  others: their likes, in the order of places."""
+    """The trials.  first: one of each class, in order.  others: those that are like one of them, by place."""
 
     first: list[Trial]
     others: list[Trial]
@@ -115,7 +115,7 @@ def only(trials: Iterable[Trial], keys: Collection[str]) -> list[Trial]:
 
 
 def without(trials: Iterable[Trial], keys: Collection[str]) -> list[Trial]:
-    """Return the trials but those of these keys: a sweep that goes on has made them."""
+    """Return the trials without those of these keys, which a sweep that goes on has made."""
     return [trial for trial in trials if trial_key(trial) not in keys]
 
 

@@ -88,7 +88,7 @@ def _stuck(judgement: Judgement, run: Run, found: History) -> str:
 
 
 def _deaf(run: Run) -> Iterator[str]:
-    """Yield what a client fails to do that is connected and takes nothing."""
+    """Yield what a client that is connected and takes nothing fails to do."""
     if any(one.alive is False for one in run.open):
         yield "answers no PING"
     if unread := sum(one.unread or 0 for one in run.open):

@@ -130,9 +130,8 @@ class Sweep:
 
     baseline, timers: of the clean runs, once they were made.  differs: what differs between them, or is not
     tried, a sentence each.  places: those that all of them have.  trials: all that were chosen.  judged:
-    those that were tried.
-    running: the names of those that run now.  repeated: those that run again, until it is known whether they
-    are findings.
+    those that were tried.  running: the names of those that run now.  repeated: those that run again,
+    until it is known whether they are findings.
     """
 
     def __init__(self, world: World, program: Program, folder: Folder, options: SweepOptions) -> None:

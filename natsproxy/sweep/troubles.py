@@ -1,7 +1,7 @@
 """The troubles that a program saw in a run: they explain a publish that is repeated, late or missing.
 
-A program that works at least once repeats what it is not sure of.  It has a reason to where, since the
-fault, one of these came:
+A program that makes sure of its work repeats what may have been lost.  It has a reason to do so if one of
+these came since the fault:
 - a request of its own had no answer for longer than any in the baseline, or an error for an answer;
 - a connection ended, or its client made a new one;
 - a message of the application was withheld or held, in either direction: what it waits for does not come;

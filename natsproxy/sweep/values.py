@@ -138,7 +138,7 @@ _MEANINGS: Final = {
     Verdict.HUNG: "it did not end",
     Verdict.DEAF: "it did not end, and took nothing from a connection that it kept",
     Verdict.FLAKY: "it did not do the same in each run",
-    Verdict.NOT_REACHED: "the place of the fault did not come",
+    Verdict.NOT_REACHED: "the place of the fault did not come, or the run itself failed",
 }
 
 
