@@ -145,6 +145,9 @@ def _sweep() -> None:
             natsproxy sweep --server --only 01 -- python worker.py
             natsproxy run --rules fault.toml --upstream nats://127.0.0.1:4223
             natsproxy sweep --server --accept known-findings -- python worker.py
+
+        natsproxy.testing.sweep sweeps a callable or a command from a test. pytest
+        --nats-sweep sweeps the tests that have nats_proxy or nats_cassette.
         """
     )
 
