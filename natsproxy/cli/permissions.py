@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.paths import FilePath
-from natsproxy.errors import Exit, Stopped
+from natsproxy.errors import ConfigError, Exit, Stopped
+from natsproxy.permissions.comparison import Difference, compare_permissions
 from natsproxy.permissions.formats import FORMATS
+from natsproxy.permissions.holders import read_holders
 from natsproxy.permissions.needs import Need, needs_of
 from natsproxy.permissions.proof import Proof
 from natsproxy.permissions.proving import Prover
@@ -46,8 +49,21 @@ from natsproxy.permissions.uses import By
     is_flag=True,
     help="Replay the clients on a real nats-server with the block, and without each line.",
 )
+@click.option(
+    "--diff",
+    "config",
+    metavar="CONFIG",
+    type=FilePath(),
+    help="Compare a nats-server configuration, a .creds file or a JWT with what was used.",
+)
 def permissions(
-    captures: tuple[Path, ...], by: str, form: str, distinct: int, words: int, prove: bool
+    captures: tuple[Path, ...],
+    by: str,
+    form: str,
+    distinct: int,
+    words: int,
+    prove: bool,
+    config: Path | None,
 ) -> None:
     """Write the smallest permissions that the traffic of captures needs.
 
@@ -55,18 +71,35 @@ def permissions(
     rarely to be in a recording are listed as choices, with their reasons.
     --prove starts nats-server with the block and replays the recorded clients: there must be no violation,
     and one without each line.
-    Exit code: 0 done, 1 the proof failed, 2 could not run.
+    --diff shows what a configuration allows and nobody used, and what it denies and somebody used.
+    Exit code: 0 done, 1 the proof failed or the configuration differs, 2 could not run.
 
     \b
     natsproxy permissions traffic.ncap
     natsproxy permissions monday.ncap tuesday.ncap --by name --format nsc
     natsproxy permissions traffic.ncap --format rule > rules.toml
     natsproxy permissions traffic.ncap --prove
+    natsproxy permissions traffic.ncap --diff nats-server.conf
     """
+    if prove and config is not None:
+        raise ConfigError("--prove is about the block that is needed: leave out --diff or --prove")
     needs = needs_of(captures, By(by), distinct=distinct, words=words)
+    if config is not None:
+        found = compare_permissions(captures, needs, read_holders(config, By(by)), By(by))
+        _show(found, as_json=form == "json")
+        raise SystemExit(Exit.FOUND_WRONG if any(one.differs for one in found) else Exit.OK)
     proof = _prove(captures, needs, By(by)) if prove else None
     click.echo(FORMATS[form](needs, By(by), proof), nl=False)
     raise SystemExit(Exit.FOUND_WRONG if proof is not None and proof.violations else Exit.OK)
+
+
+def _show(found: list[Difference], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"differences": [one.facts() for one in found]}, indent=2))
+        return
+    for one in found:
+        for line in one.texts():
+            click.echo(line)
 
 
 def _prove(captures: tuple[Path, ...], needs: list[Need], by: By) -> Proof:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.redaction import SEED
 
 _PEM: Final = re.compile(r"-{3,}BEGIN [^-]+-{3,}\s*([A-Za-z0-9_\-.=]+)\s*-{3,}END [^-]+-{3,}")
+_JWT: Final = re.compile(r"[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+")
 _FORMS: Final = "a .creds file, an nkey seed, or TOML with user and password, or with token"
 
 
@@ -85,6 +87,24 @@ def read_credentials(text: str) -> Credentials:
     except tomllib.TOMLDecodeError:  # its text may quote a secret
         raise ValueError(f"is not {_FORMS}") from None
     return _from_table(document)
+
+
+def read_claims(text: str) -> dict[str, Any] | None:
+    """Return the claims of the JWT in the text of a `.creds` file, or of a JWT alone; None without one.
+
+    The signature is not checked.  Raises ValueError with a message that follows the name of the file.
+    """
+    found = [value for value in (*_PEM.findall(text), text.strip()) if _JWT.fullmatch(value)]
+    if not found:
+        return None
+    payload = found[0].split(".")[1]
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    except ValueError:
+        raise ValueError("holds a JWT that is damaged") from None
+    if not isinstance(claims, dict):
+        raise ValueError("holds a JWT that is damaged")
+    return claims
 
 
 def read_seed(text: str) -> KeyPair:

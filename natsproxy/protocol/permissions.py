@@ -120,6 +120,16 @@ class Permissions:
         self.responses = responses
 
     @property
+    def publish_allow(self) -> tuple[PermissionEntry, ...] | None:
+        """The entries that allow publishes; None: everything."""
+        return None if self._publish_allow is None else self._publish_allow.entries
+
+    @property
+    def subscribe_allow(self) -> tuple[PermissionEntry, ...] | None:
+        """The entries that allow subscriptions; None: everything."""
+        return None if self._subscribe_allow is None else self._subscribe_allow.entries
+
+    @property
     def publish_patterns(self) -> tuple[tuple[bytes, ...] | None, tuple[bytes, ...]]:
         """The patterns that allow (None: everything) and deny publishes."""
         allow = self._publish_allow

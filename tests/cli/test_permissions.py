@@ -123,3 +123,26 @@ def test_a_block_that_fails_ends_with_1(capture: str, monkeypatch: pytest.Monkey
         '# violation: ann: Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.S.C"'
         in done.stdout
     )
+
+
+def test_a_configuration_that_differs_ends_with_1(capture: str, tmp_path: Path) -> None:
+    config = tmp_path / "server.conf"
+    config.write_text(_run(capture))
+    same = _run(capture, "--diff", str(config))
+    assert same == "ann: allows what was used, and no more\n"
+    config.write_text(config.read_text().replace('"o.*"', '"other"'))
+    done = CliRunner().invoke(main, ["permissions", capture, "--diff", str(config)])
+    assert done.exit_code == Exit.FOUND_WRONG
+    assert done.stdout.splitlines() == [
+        "ann",
+        '  denies publish "o.*": 3 frames, 2026-01-01T00:00:00Z, such as "o.1"',
+        '  unused publish "other"',
+    ]
+    done = CliRunner().invoke(main, ["permissions", capture, "--diff", str(config), "--format", "json"])
+    assert json.loads(done.stdout)["differences"][0]["unused"] == [{"verb": "publish", "entry": "other"}]
+
+
+@pytest.mark.parametrize("more", [["--diff", "missing.conf"], ["--diff", "x", "--prove"]])
+def test_a_diff_that_could_not_run(more: list[str], capture: str) -> None:
+    done = CliRunner().invoke(main, ["permissions", capture, *more])
+    assert done.exit_code == Exit.COULD_NOT_RUN
