@@ -3,6 +3,7 @@
 | name | content |
 | --- | --- |
 | `sweep.jsonl` | the program and its options, then a line for each trial as it ends: for `--resume` |
+| `sweep.lock` | locked while a sweep goes on |
 | `runs/` | the recordings of the baselines, of runs that go on, and of those that failed |
 | `01-hung-drop-publish-ack/` | a finding, see `finding_folder.py` |
 | `report.json`, `report.html`, `junit.xml` | see `report` |
@@ -14,6 +15,7 @@ stopped.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -34,12 +36,29 @@ from natsproxy.sweep.trial_facts import trial_facts, trial_key, trial_of
 from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
 
 STATE: Final = "sweep.jsonl"
+LOCK: Final = "sweep.lock"
 RUNS: Final = "runs"
 REPORT: Final = "report.json"
 PAGE: Final = "report.html"
 JUNIT: Final = "junit.xml"
 _FINDINGS: Final = "[0-9][0-9]*-*"
 _MOST_FIRINGS: Final = 100
+
+
+class _Lock:
+    """A folder that no other process can lock while this object is there."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock a folder.  Raises ConfigError where another process has it."""
+        self._fd = os.open(path / LOCK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise ConfigError(f"another sweep writes into {path}: give this one another --out") from None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            os.close(self._fd)
 
 
 @dataclass(slots=True)
@@ -55,14 +74,15 @@ class Folder:
     failed: set[str] = field(default_factory=set)
     _earlier: int = 0
     """The greatest number of a run in an earlier part of this sweep."""
+    _lock: _Lock | None = None
 
     @classmethod
     def begin(cls, path: Path, program: Mapping[str, Any], *, resume: bool = False) -> Folder:
         """Return the folder for a program, made or emptied; with `resume` as an earlier sweep left it.
 
         program: the command and the options that decide what a trial says, JSON values.  Raises ConfigError
-        for a folder that is no sweep's, for one of another program where it is to be resumed, and where the
-        folder cannot be written.
+        for a folder that is no sweep's or that another process sweeps into, for one of another program where
+        it is to be resumed, and where the folder cannot be written.
         """
         try:
             return cls._resumed(path, program) if resume else cls._anew(path, program)
@@ -72,25 +92,26 @@ class Folder:
     @classmethod
     def _anew(cls, path: Path, program: Mapping[str, Any]) -> Folder:
         lines: list[dict[str, Any]] = []
-        if path.exists():
-            if not path.is_dir() or (any(path.iterdir()) and not (path / STATE).exists()):
-                raise ConfigError(f"{path} is not the folder of a sweep: give another one with --out")
-            if (path / STATE).exists():
-                lines = _lines(path / STATE)
+        if path.exists() and not _may_be_emptied(path):
+            raise ConfigError(f"{path} is not the folder of a sweep: give another one with --out")
         path.mkdir(parents=True, exist_ok=True)
+        lock = _Lock(path)
+        if (path / STATE).exists():
+            lines = _lines(path / STATE)
         _remove_findings(path)
         for name in (REPORT, PAGE, JUNIT):
             (path / name).unlink(missing_ok=True)
         shutil.rmtree(path / RUNS, ignore_errors=True)
         (path / STATE).write_text(_line({"program": dict(program)}), encoding="utf-8")
         failed = {one["key"] for one in lines if "key" in one and Verdict(one["verdict"]).found}
-        return cls(path, {}, failed)
+        return cls(path, {}, failed, _lock=lock)
 
     @classmethod
     def _resumed(cls, path: Path, program: Mapping[str, Any]) -> Folder:
         state = path / STATE
         if not state.is_file():
             raise ConfigError(f"{path} has no sweep to resume")
+        lock = _Lock(path)
         lines = _lines(state)
         began = lines[0].get("program") if lines else None
         if began != json.loads(json.dumps(dict(program))):
@@ -98,7 +119,8 @@ class Folder:
         with state.open("w", encoding="utf-8") as file:  # without a last line that was torn
             file.writelines(map(_line, lines))
         numbers = [int(one.name) for one in (path / RUNS).glob("[0-9]*") if one.name.isdigit()]
-        return cls(path, {one["key"]: one for one in lines if "key" in one}, _earlier=max(numbers, default=0))
+        done = {one["key"]: one for one in lines if "key" in one}
+        return cls(path, done, _earlier=max(numbers, default=0), _lock=lock)
 
     # -- runs
 
@@ -224,6 +246,11 @@ def find_trial(path: Path, name: str) -> Trial:
 
 
 # -- files
+
+
+def _may_be_emptied(path: Path) -> bool:
+    """Tell whether a path is the folder of a sweep, or an empty one."""
+    return path.is_dir() and ((path / STATE).exists() or {one.name for one in path.iterdir()} <= {LOCK})
 
 
 def _line(facts: Mapping[str, Any]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from natsproxy.config.files import rules_file
 from natsproxy.errors import ConfigError
 from natsproxy.sweep.causes import Judged, cause_of
 from natsproxy.sweep.findings import group
-from natsproxy.sweep.folder import REPORT, STATE, Folder, find_trial
+from natsproxy.sweep.folder import LOCK, REPORT, STATE, Folder, find_trial
 from natsproxy.sweep.report.result import SweepResult
 from natsproxy.sweep.values import Judgement, Run, Trial, Verdict
 from tests.sweep.conversations import capture, firing, trial
@@ -164,7 +166,7 @@ def test_a_new_sweep_knows_what_failed_last_time_and_removes_the_rest(tmp_path: 
     folder.finish(result(folder, [one]), group([one]))
     again = Folder.begin(tmp_path / "out", PROGRAM)
     assert len(again.failed) == 1
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [STATE]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [STATE, LOCK]
 
 
 def test_a_finding_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -198,3 +200,32 @@ def test_the_report_has_all_numbers(tmp_path: Path) -> None:
     assert [(one["title"], one["accepted"]) for one in facts["findings"]] == [
         ("01-hung-drop-PUB-of-orders.any", False)
     ]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_belongs_to_one_process_at_a_time(resume: bool, tmp_path: Path) -> None:
+    """A second sweep would delete the runs of the first."""
+    Folder.begin(tmp_path / "out", PROGRAM)
+    code = """if True:
+        import sys
+        from pathlib import Path
+        from natsproxy.sweep.folder import Folder
+        held = Folder.begin(Path(sys.argv[1]), {})
+        print("held", flush=True)
+        sys.stdin.read()
+    """
+    (tmp_path / "out" / STATE).write_text(json.dumps({"program": {}}) + "\n")
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "out")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(
+            ConfigError, match=r"another sweep writes into .*out: give this one another --out"
+        ):
+            Folder.begin(tmp_path / "out", {}, resume=resume)
+        other.communicate()
+    Folder.begin(tmp_path / "out", {}, resume=resume)
