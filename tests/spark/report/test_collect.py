@@ -200,6 +200,7 @@ def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
         "fanout": "fanout",
         "publishes": "pub_acks",
         "js_api": "js_api",
+        "checks": "findings",
         "subscriptions": "subscriptions",
         "hops": "hops",
     }

@@ -210,3 +210,22 @@ def test_a_watch_keeps_the_table(spark: SparkSession, tmp_path: Path) -> None:
         refreshed=look,
     )
     assert Store(spark, out).read("findings").toArrow().to_pylist() == stated(spark, [folder], here=True)
+
+
+def test_the_report_shows_the_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Its statements with their frames, and how many there are."""
+    from natsproxy.spark.jobs.analyze import analyze
+    from natsproxy.spark.report.collect import collect
+
+    lost, out = write(tmp_path / "lost.ncap", asked(answered=False)), tmp_path / "out"
+    analyze(spark, [lost], out, ["findings"])
+    data = collect(spark, out, [lost])
+    assert (data["checks"]["found"], data["checks"]["cannot_say"]) == (1, 0)
+    (shown,), (row,) = data["checks"]["listed"], stated(spark, [lost], here=True)
+    assert (shown["check"], shown["sentence"], shown["first"]) == (row["check"], row["sentence"], 1000)
+    same = ("dir", "ordinal", "text", "rule")
+    assert [[frame[name] for name in same] for frame in shown["frames"]] == [
+        [frame[name] for name in same] for frame in row["frames"]
+    ]
+    said = [finding["text"] for finding in data["findings"] if finding["section"] == "checks"]
+    assert said == ["1 thing went wrong: `request_without_answer` 1."]
