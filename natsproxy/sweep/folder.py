@@ -19,7 +19,8 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -84,10 +85,8 @@ class Folder:
         for a folder that is no sweep's or that another process sweeps into, for one of another program where
         it is to be resumed, and where the folder cannot be written.
         """
-        try:
+        with _writing(path):
             return cls._resumed(path, program) if resume else cls._anew(path, program)
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be used for the results: {error.strerror}") from None
 
     @classmethod
     def _anew(cls, path: Path, program: Mapping[str, Any]) -> Folder:
@@ -165,7 +164,7 @@ class Folder:
             facts["run"] = self._run_facts(one.run)
         else:
             self.drop(one.run)
-        with (self.path / STATE).open("a", encoding="utf-8") as file:
+        with _writing(self.path), (self.path / STATE).open("a", encoding="utf-8") as file:
             file.write(_line(facts))
             file.flush()
             os.fsync(file.fileno())
@@ -208,21 +207,23 @@ class Folder:
     # -- the results
 
     def show(self, result: SweepResult, findings: Sequence[Finding]) -> None:
-        """Write report and page, also of a sweep that runs.  Raises OSError where the disk is full."""
-        self._write(REPORT, json.dumps(result.facts(findings), indent=2, ensure_ascii=False) + "\n")
-        self._write(PAGE, html_page.page(result, findings))
+        """Write report and page, also of a sweep that runs.  Raises ConfigError where the disk is full."""
+        with _writing(self.path):
+            self._write(REPORT, json.dumps(result.facts(findings), indent=2, ensure_ascii=False) + "\n")
+            self._write(PAGE, html_page.page(result, findings))
 
     def finish(self, result: SweepResult, findings: Sequence[Finding]) -> None:
-        """Write the findings and the reports.  Raises OSError where the disk is full."""
-        _remove_findings(self.path)
-        for finding in findings:
-            write_finding(self.path, finding, result)
-        kept = {finding.least.run.capture for finding in findings}
-        for one in result.judged:
-            if one.run.capture not in kept:
-                self.drop(one.run)
-        self.show(result, findings)
-        self._write(JUNIT, junit.document(result, findings))
+        """Write the findings and the reports.  Raises ConfigError where the disk is full."""
+        with _writing(self.path):
+            _remove_findings(self.path)
+            for finding in findings:
+                write_finding(self.path, finding, result)
+            kept = {finding.least.run.capture for finding in findings}
+            for one in result.judged:
+                if one.run.capture not in kept:
+                    self.drop(one.run)
+            self.show(result, findings)
+            self._write(JUNIT, junit.document(result, findings))
 
     def _write(self, name: str, text: str) -> None:
         plain = text.encode("utf-8", "backslashreplace").decode()
@@ -246,6 +247,15 @@ def find_trial(path: Path, name: str) -> Trial:
 
 
 # -- files
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Turn the error of a folder that cannot be written into ConfigError: a full disk names no file."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be used for the results: {error.strerror}") from None
 
 
 def _may_be_emptied(path: Path) -> bool:

@@ -71,7 +71,10 @@ async def run_once(
                 await one.check(check, server.url)
     except* NatsproxyError as errors:
         one.result.problem = one.result.problem or str(first_error(errors))
-    (folder / OUTPUT).write_text(one.result.output, encoding="utf-8")
+    try:
+        (folder / OUTPUT).write_text(one.result.output, encoding="utf-8")
+    except OSError as error:
+        one.result.problem = one.result.problem or f"cannot write into {folder}: {error.strerror}"
     return one.result
 
 

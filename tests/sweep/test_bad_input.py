@@ -100,6 +100,12 @@ async def test_output_without_an_end(tmp_path: Path) -> None:
     assert len(done.output) == 64 << 10
 
 
+async def test_output_on_a_full_disk(tmp_path: Path) -> None:
+    (tmp_path / runner.OUTPUT).symlink_to("/dev/full")
+    done = await run(python("print('the end')"), tmp_path)
+    assert done.problem == f"cannot write into {tmp_path}: No space left on device"
+
+
 async def test_cancelled(tmp_path: Path) -> None:
     """Neither the program nor its children nor the server go on, whenever it comes."""
     program = python(f"""

@@ -229,3 +229,11 @@ def test_a_folder_belongs_to_one_process_at_a_time(resume: bool, tmp_path: Path)
             Folder.begin(tmp_path / "out", {}, resume=resume)
         other.communicate()
     Folder.begin(tmp_path / "out", {}, resume=resume)
+
+
+def test_a_full_disk_is_said_with_the_folder(tmp_path: Path) -> None:
+    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    (tmp_path / "out" / STATE).unlink()
+    (tmp_path / "out" / STATE).symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match="out cannot be used for the results: No space left"):
+        folder.note(judged(folder, 1, trial(rules=[RULE])))
