@@ -12,6 +12,8 @@ from typing import Final
 
 PASSED: Final = "passed"
 """The action of a firing whose rule could not see the whole of a frame, and let it pass."""
+WOULD_DENY: Final = "would deny"
+"""The action of a firing whose rule is in shadow, and let the frame pass that it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +108,8 @@ class Firing:
 
     @property
     def acted(self) -> bool:
-        """False if the rule let a frame pass that was too large for it."""
-        return self.action != PASSED
+        """False if the rule let a frame pass that was too large for it, or is in shadow."""
+        return self.action not in (PASSED, WOULD_DENY)
 
     def each(self) -> Iterator[Firing]:
         """Yield one firing for each frame, or the event itself where `also` does not list them."""

@@ -16,6 +16,7 @@ from natsproxy.cli.rules_cookbook import cookbook
 from natsproxy.cli.rules_explain import explain
 from natsproxy.cli.rules_file import rules_text
 from natsproxy.cli.rules_list import list_words
+from natsproxy.cli.rules_promote import promote
 from natsproxy.cli.rules_test import test
 from natsproxy.config.files import rules_file, rules_in
 from natsproxy.errors import NatsproxyError
@@ -101,4 +102,5 @@ def _all_of(chains: Iterable[Iterable[Rule]]) -> tuple[Rule, ...]:
 rules.add_command(cookbook)
 rules.add_command(explain)
 rules.add_command(list_words)
+rules.add_command(promote)
 rules.add_command(test)

@@ -23,7 +23,7 @@ from natsproxy.config.endpoints import Listener
 from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
-from natsproxy.events import Event, Firing, Notice
+from natsproxy.events import PASSED, Event, Firing, Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
@@ -57,7 +57,7 @@ class Proxy:
     listen, schemes: of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
     rules: those in force and those that are not now, as a book.  connections: serves them; for its facts.
-    fired: how often rules have acted, by their names.
+    fired: how often rules have acted, or would have in shadow, by their names.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Proxy:
         if isinstance(event, Firing):
             self._recording.record_firing(event)
             # Bounded: rules, and so names, come and go by the admin API.
-            if event.acted and (event.rule in self.fired or len(self.fired) < _MOST_NAMES):
+            if event.action != PASSED and (event.rule in self.fired or len(self.fired) < _MOST_NAMES):
                 self.fired[event.rule] += event.count
         for subscriber in tuple(self._subscribers):
             subscriber(event)

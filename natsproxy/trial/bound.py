@@ -20,6 +20,7 @@ class BoundRules:
 
     facts: of its opening record.  subs: those that were live when the recording began.
     refused: the sids of the subscriptions that the rules did not admit, or have ended, each with the rule.
+    revoked: the rules that have ended live ones, each with the subject; who reads it empties it.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class BoundRules:
             {sub.sid: sub for sub in subs},
         )
         self.refused: dict[bytes, str] = {}
+        self.revoked: list[tuple[str, bytes]] = []
         self.rules = chain.bind(self.view, None, now)
         self._revoke()
 
@@ -70,8 +72,9 @@ class BoundRules:
         """End the live subscriptions that rules refuse which have just come into force."""
         for sid, _ in self.rules.revoked:
             sub = self.view.subs.pop(sid)
-            refusing = self.rules.index.refusing(sub.subject, sub.queue)
-            self.refused[sid] = refusing[0].name if refusing else ""
+            found = self.rules.index.refusing(sub.subject, sub.queue)
+            self.refused[sid] = rule = next((one.name for one in found if not one.action.shadow), "")
+            self.revoked.append((rule, sub.subject))
         self.view.subs_version += len(self.rules.revoked)
 
     def _introduced(self, frame: Frame, key: str, now: int) -> None:

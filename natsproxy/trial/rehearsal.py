@@ -44,10 +44,11 @@ class Ruling(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A frame of a recording with what the rules say; without a frame: a connection.
+    """A frame of a recording with what the rules say; a connection, which has no op; a live subscription.
 
     capture: its path.  client: the client's name, else its user, else `#` and the connection's number.
-    t: ns since the start of the recording.  ordinal: its number on its connection and direction.
+    t: ns since the start of the recording.  ordinal: its number on its connection and direction, None where
+    it is no frame.
     rulings: in the order in which the rules act; none for a frame that passes.  expected: the places of the
     expectations that select it.
     """
@@ -224,7 +225,9 @@ class _Recording:
             key = self._key(conn, one, frame) if frame.op == Op.CONNECT else ""
             expected = self._selected(one, direction, frame, key)
             rulings = self._rulings(one, direction, frame, key)
-            yield self._judged(conn, one, direction, captured.in_ordinal, frame, rulings, expected)
+            yield self._judged(
+                conn, one, direction, captured.in_ordinal, frame.op, frame.subject, rulings, expected
+            )
             yield from self._fired(conn, one)
 
     def _due(self, conn: ConnectionId, one: _Connection) -> Iterator[Judged]:
@@ -306,7 +309,13 @@ class _Recording:
             if firing.action in _LINK:
                 one.latest[firing.action] = firing.rule
             direction = S2C if firing.direction == S2C.label else C2S
-            yield self._judged(conn, one, direction, None, None, (_ruling(firing, None),), ())
+            op = None if not firing.op else Op.SUB  # a live subscription that a rule in shadow would end
+            yield self._judged(
+                conn, one, direction, None, op, firing.subject.encode(), (_ruling(firing, None),), ()
+            )
+        for rule, subject in one.rules.revoked:
+            yield self._judged(conn, one, C2S, None, Op.SUB, subject, (Ruling(rule, "deny"),), ())
+        one.rules.revoked.clear()
 
     def _judged(
         self,
@@ -314,7 +323,8 @@ class _Recording:
         one: _Connection,
         direction: Direction,
         ordinal: int | None,
-        frame: Frame | None,
+        op: Op | None,
+        subject: bytes,
         rulings: tuple[Ruling, ...],
         expected: tuple[int, ...],
     ) -> Judged:
@@ -325,8 +335,8 @@ class _Recording:
             direction,
             self._now,
             ordinal,
-            None if frame is None else frame.op,
-            b"" if frame is None else frame.subject,
+            op,
+            subject,
             rulings,
             expected,
         )

@@ -85,7 +85,7 @@ class Report:
 
     def add(self, one: Judged) -> None:
         """Count a frame."""
-        if one.op is not None:
+        if one.ordinal is not None:
             self.frames += 1
             self.passed += not one.rulings
         for ruling in one.rulings:
@@ -118,10 +118,7 @@ class Report:
         return {
             "frames": self.frames,
             "passed": self.passed,
-            "rows": [
-                {**key._asdict(), "count": row.count, "first": place(row.first), "last": place(row.last)}
-                for key, row in self.rows.items()
-            ],
+            "rows": [row_facts(key, row) for key, row in self.rows.items()],
             "expectations": [
                 {
                     "where": outcome.expectation.where,
@@ -142,6 +139,11 @@ def what(one: Judged) -> str:
     if one.op is None:
         return _CONNECTION
     return f"{one.op.label} {template(one.subject).decode('utf-8', 'backslashreplace')}".rstrip()
+
+
+def row_facts(key: Key, row: Row) -> dict[str, Any]:
+    """Return a row as an object of JSON."""
+    return {**key._asdict(), "count": row.count, "first": place(row.first), "last": place(row.last)}
 
 
 def place(one: Judged) -> dict[str, Any]:

@@ -34,7 +34,7 @@ SHAPES: Final = {
             "origin": text("Where it comes from.", enum=["file", "changed", "added"]),
             "ends": text("When it is removed, for a fault for a time.", null=True),
             "ends_in_ns": whole("The time until then.", null=True),
-            "firings": whole("How often it has acted, over all rules of that name."),
+            "firings": whole("How often it has acted (in shadow: would have), over all rules of that name."),
         }
     ),
     "Rules": fields(

@@ -253,6 +253,8 @@ def _by_chance(chain: RuleChain, view: TrialView, asked: Question, rule: Rule) -
 
 
 def _result(rule: Rule, firing: Firing, decision: Decision | None) -> str:
+    if rule.action.shadow:
+        return f"{firing.action}: the frame passes, and the rule tells that it is in shadow"
     if isinstance(rule.action, LinkAction) and (rule.action.lasting or not rule.selector.ops):
         return f"changes the link: {rule.action.describe()}"
     answer = b"" if decision is None else decision.answer

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from natsproxy.events import PASSED, Firing
+from natsproxy.events import PASSED, WOULD_DENY, Firing
 from natsproxy.protocol.errors import INVALID_PUBLISH_SUBJECT, err_frame
 from natsproxy.protocol.headers import HeaderBlock, trace_steps, traced_subject
 from natsproxy.protocol.permissions import may_arm
@@ -125,11 +125,19 @@ class RuleEngine:
         self._requests.keep({*index.requesting, TRANSLATION})
         self._fired: list[Firing] = before.fired if before is not None else []
         self._forget_decisions()
+        self._report_live(check, now)
         windows = before._links if before is not None else None
         self._links: LinkRules = LinkRules(index.links, self._states, self._fired, windows, now)
         self.interest = index.interest
         self.alters_delivery = index.alters_delivery
         self.opening = self._links.opening
+
+    def _report_live(self, check: LiveSubscriptions, now: int) -> None:
+        """Report the live subscriptions that rules in shadow would end."""
+        for rule, subject in check.shadowed:
+            state = self._states[rule]
+            text, op = subject_text(subject), Op.SUB.label
+            self._fired.append(state.firing(C2S, now, state.count(C2S), text, label=WOULD_DENY, op=op))
 
     def rebind(self) -> None:
         """Keep the same rules after more became known of the connection."""
@@ -367,6 +375,10 @@ class RuleEngine:
         builder: DecisionBuilder | None,
     ) -> DecisionBuilder:
         builder = builder or context.builder()
+        if state.action.shadow:
+            detail = verdict.cause if isinstance(verdict, Close) else ""
+            builder.firings.append(self._shadow(state, context, hit, detail))
+            return builder
         if isinstance(verdict, Deny):
             builder.deny(self._denial(context.frame, verdict.text))
         else:
@@ -378,6 +390,14 @@ class RuleEngine:
         op = context.frame.op.label
         builder.add_firing(state.firing(context.direction, context.now, hit.m, subject, delay, op=op))
         return builder
+
+    def _shadow(self, state: RuleState, context: _Context, hit: Hit, detail: str) -> Firing:
+        """Return the firing of a rule that would have ended the frame; nothing else comes of it."""
+        frame = context.frame
+        subject, op = subject_text(frame.subject), frame.op.label
+        return state.firing(
+            context.direction, context.now, hit.m, subject, label=WOULD_DENY, detail=detail, op=op
+        )
 
     def _denial(self, frame: Frame, text: str) -> bytes:
         """Return the -ERR of a denial; the server checks a pedantic client's subject before permissions."""

@@ -17,6 +17,7 @@ from natsproxy.protocol.errors import subscription_revoked
 from natsproxy.protocol.permissions import may_arm
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import Subscription, View
+from natsproxy.rules.model.rule import Rule
 from natsproxy.rules.rewriting.subjects import Refused
 
 LEAST: Final = 64
@@ -32,7 +33,8 @@ class LiveSubscriptions:
 
     index: the rules that are about to come into force.  before: those in force, None for none.
     done: all live subscriptions were checked.  filters: those that they arm.  queues: by sid.
-    looks: how many subscriptions were checked.
+    looks: how many subscriptions were checked.  shadowed: the rules in shadow that would end one, each with
+    its subject.
     """
 
     def __init__(self, index: RuleIndex, before: RuleIndex | None, view: View) -> None:
@@ -40,6 +42,7 @@ class LiveSubscriptions:
         self.filters: set[frozenset[object]] = set()
         self.queues: dict[bytes, bytes] = {}
         self.looks = 0
+        self.shadowed: list[tuple[Rule, bytes]] = []
         self._index, self._before, self._view = index, before, view
         self._seen: dict[bytes, Subscription] = {}
         self._moved: list[tuple[Subscription, bytes]] = []
@@ -91,7 +94,9 @@ class LiveSubscriptions:
             if sub.queue:
                 self.queues[sub.sid] = sub.queue
         before = self._before
-        if any(rule.gate.open and (before is None or rule not in before.present) for rule in refusing):
+        new = [rule for rule in refusing if rule.gate.open and (before is None or rule not in before.present)]
+        self.shadowed += [(rule, sub.subject) for rule in new if rule.action.shadow]
+        if any(not rule.action.shadow for rule in new):
             return subscription_revoked(sub.subject, sub.sid, sub.queue)
         rewriter = self._index.rewriter
         to = rewriter.subscribe(sub.subject) if rewriter is not None else None

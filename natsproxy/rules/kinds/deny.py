@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from natsproxy.protocol.permissions import PermissionEntry, Permissions
-from natsproxy.rules.kinds.permissions import SUBS, PermissionMap
+from natsproxy.rules.kinds.permissions import MODE, SHADOW, SUBS, PermissionMap
 from natsproxy.rules.model.roles import MSGS, PUBS
 from natsproxy.rules.model.rule import Action, Kind
 from natsproxy.rules.model.selector import Selector
@@ -28,7 +28,8 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     entries = tuple(PermissionEntry(pattern) for pattern in selector.subjects)
     publish = entries if selector.ops & PUBS else ()
     subscribe = entries if selector.ops & SUBS else ()
-    return PermissionMap(Permissions(publish_deny=publish, subscribe_deny=subscribe))
+    permissions = Permissions(publish_deny=publish, subscribe_deny=subscribe)
+    return PermissionMap(permissions, shadow=settings[MODE.name] == SHADOW)
 
 
 KIND = Kind(
@@ -41,6 +42,7 @@ name = "no admin"
 kind = "deny"
 subject = "admin.>"
 """,
+    (MODE,),
     ops=PUBS | SUBS | MSGS,
     selects=frozenset({"subject", "unless", "op", "client"}),
 )

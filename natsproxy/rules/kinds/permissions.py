@@ -7,6 +7,8 @@ messages from the deliveries on all subscriptions: the subject of the message co
 delivers those of its stream to subscriptions of any subject).  A map that comes into force later ends the
 live subscriptions that it does not admit, as a reload of the server does.
 
+With `mode = "shadow"` all of that is only reported, as firings with the action "would deny": the frames pass.
+
 Differences from nats-server
 - A message that permissions keep from one queue member goes to another member on the server; here it is lost.
 - A request whose only receivers were filtered gets a 503 from the server; here it times out.
@@ -27,6 +29,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.protocol.errors import publish_denied, subscribe_denied
 from natsproxy.protocol.headers import trace_subject
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
+from natsproxy.rules.file import values
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.roles import MSGS, PUBS
@@ -45,12 +48,12 @@ class PermissionMap(Action):
 
     stage = Stage.PERMISSION
     label = "deny"
-    guards = True
 
-    def __init__(self, permissions: Permissions) -> None:
+    def __init__(self, permissions: Permissions, *, shadow: bool = False) -> None:
         self.permissions = permissions
+        self.shadow, self.guards = shadow, not shadow
         self.filtered = permissions.delivery_patterns
-        self.alters_delivery = bool(self.filtered)
+        self.alters_delivery = bool(self.filtered) and not shadow
         self.traced = permissions.limits_publishing
         self.responses: ResponsePermissions | None = None
         self._unbound: Action | None = None  # not `self`: that would be a reference cycle
@@ -58,7 +61,7 @@ class PermissionMap(Action):
 
     def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
         """Return the map with the open replies and the filter of one connection."""
-        active = PermissionMap(self.permissions)
+        active = PermissionMap(self.permissions, shadow=self.shadow)
         active.responses = ResponsePermissions(self.permissions)
         active._unbound, active._deliveries = self, deliveries
         return active
@@ -148,9 +151,19 @@ class PermissionMap(Action):
 
     def describe(self) -> str:
         """Return its effect in a few words."""
-        return "deny all that the permission map does not admit"
+        told = "report, and pass," if self.shadow else "deny"
+        return f"{told} all that the permission map does not admit"
 
 
+SHADOW: Final = "shadow"
+"""The mode in which denials are only reported."""
+MODE: Final = Setting(
+    "mode",
+    values.one_of("enforce", SHADOW),
+    "enforce",
+    'with "shadow" the frames pass, and firings tell what it would deny',
+    'mode = "shadow"',
+)
 KEYS: Final = ("publish", "subscribe", "allow_responses")
 
 
@@ -160,7 +173,7 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     if not table:
         raise ValueError("it needs 'publish', 'subscribe' or 'allow_responses'")
     try:
-        return PermissionMap(parse_permissions(table))
+        return PermissionMap(parse_permissions(table), shadow=settings[MODE.name] == SHADOW)
     except ConfigError as error:
         raise ValueError(str(error).removeprefix("permissions.")) from None
 
@@ -186,6 +199,7 @@ allow_responses = { max = 1, expires = "1m" }
         Setting("publish", _as_written, None, "a subject or a list (allow), or { allow, deny }"),
         Setting("subscribe", _as_written, None, 'the same; "subject queue" speaks of a queue'),
         Setting("allow_responses", _as_written, None, "true, or { max, expires }"),
+        MODE,
     ),
     ops=PUBS | SUBS | MSGS,
     selects=frozenset({"client"}),

@@ -91,6 +91,8 @@ class Action:
     need: Need = Need.LINE
     guards: bool = False
     """It denies subjects or separates tenants: bytes that cannot be framed must not pass."""
+    shadow: bool = False
+    """Its verdicts are reported and not carried out."""
     alters_delivery: bool = False
     """It may drop or add deliveries."""
     answers: bool = False
