@@ -19,8 +19,8 @@ class Exit(IntEnum):
     OK = 0
     """The command did its work; so did a service that a signal ended in good order."""
     FOUND_WRONG = 1
-    """The command found a fault: damage, a difference, a mistake in a rules file, a rule that never fired, or
-    clients that sent frames which were not recorded."""
+    """The command found a fault: damage, a difference, a mistake in a rules file, an expectation that is not
+    met, a rule that never fired, or clients that sent frames which were not recorded."""
     COULD_NOT_RUN = 2
     """The command could not do its work: wrong usage, a missing or unreadable file, nobody at the address."""
     PARTLY = 3

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from natsproxy.events import WOULD_DENY
 from natsproxy.protocol.template import template
 from natsproxy.rules.file.expectations import CANNOT_TELL, PASS, Expectation
 from natsproxy.rules.kinds.rewrite import KIND as REWRITE
@@ -58,7 +59,9 @@ class Outcome:
         """Compare a frame that it selects."""
         self.selected += 1
         wanted, by = self.expectation.verdict, self.expectation.rule
-        found = [(ruling.verdict, ruling.rule) for ruling in one.rulings] or [(PASS, "")]
+        found = [(ruling.verdict, ruling.rule) for ruling in one.rulings]
+        if passes(one):
+            found.append((PASS, ""))
         if any(verdict == wanted and by in ("", rule) for verdict, rule in found):
             self.met += 1
         elif len(self.odd) < _SHOWN:
@@ -87,7 +90,7 @@ class Report:
         """Count a frame."""
         if one.ordinal is not None:
             self.frames += 1
-            self.passed += not one.rulings
+            self.passed += passes(one)
         for ruling in one.rulings:
             key = Key(ruling.rule, ruling.verdict, what(one), one.client)
             row = self.rows.setdefault(key, Row(0, one, one))
@@ -132,6 +135,11 @@ class Report:
                 for outcome in self.outcomes
             ],
         }
+
+
+def passes(one: Judged) -> bool:
+    """Tell whether no rule acts on a frame; one in shadow does not."""
+    return all(ruling.verdict == WOULD_DENY for ruling in one.rulings)
 
 
 def what(one: Judged) -> str:

@@ -29,6 +29,13 @@ subject = "late.>"
 direction = "c2s"
 
 [[rules]]
+name = "shy"
+kind = "deny"
+mode = "shadow"
+subject = "other.*"
+op = "PUB"
+
+[[rules]]
 name = "lost"
 kind = "drop"
 subject = "lost.>"
@@ -99,6 +106,7 @@ def test_a_conversation_with_rules_adds_up(url: str) -> None:
     sizes = [found["natsproxy_bytes_total", "c2s", leg] for leg in ("client", "server")]
     assert sizes[0] - sizes[1] == MESSAGES * len("HPUB lost.a  18 19\r\nNATS/1.0\r\na: b\r\n\r\nx\r\n")
     assert found["natsproxy_rule_firings_total", "drop", "lost"] == MESSAGES
+    assert found["natsproxy_rule_firings_total", "would deny", "shy"] == MESSAGES
     held = found["natsproxy_rule_firings_total", "hold", "late"]
     assert held >= MESSAGES  # the client's UNSUBs are no messages, but what follows one waits as well
     assert found["natsproxy_rule_delay_seconds_count",] == held

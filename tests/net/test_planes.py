@@ -66,6 +66,10 @@ RULES = {
     "none": "",
     "a rule that wants nothing": '[[rules]]\nname = "r"\nkind = "drop"\nsubject = "nobody"\n',
     "deny": '[[rules]]\nname = "r"\nkind = "permissions"\npublish = { deny = ["no.>", "FRONT.*"] }\n',
+    "shadow": (
+        '[[rules]]\nname = "r"\nkind = "permissions"\nmode = "shadow"\n'
+        'publish = { deny = ["no.>", "FRONT.*"] }\nsubscribe = { deny = "no.>" }\n'
+    ),
     "latency": '[[rules]]\nname = "r"\nkind = "latency"\nsubject = "late.>"\ndelay = "1ms"\n',
 }
 ENDS = ("client", "server", "both", "client resets", "server resets", "kill")

@@ -21,7 +21,9 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.expectations import WOULD_NOT_COME
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.trial.promotion import broken, enforced, shadowed
 from natsproxy.trial.rehearsal import Rehearsal
+from natsproxy.trial.report import Report
 from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
 from tests.rules.through import through
@@ -57,6 +59,21 @@ kind = "deny"
 subject = "secret.>"
 """
 """Rules under which the programs of the zoo end as without them."""
+SHADOW = """
+[[rules]]
+name = "all"
+kind = "deny"
+mode = "shadow"
+subject = ">"
+[[rules]]
+name = "some"
+kind = "permissions"
+mode = "shadow"
+publish = ["_INBOX.>", "$JS.ACK.>"]
+subscribe = { allow = [">"], deny = ["orders.>", "jobs.>"] }
+allow_responses = { max = 1 }
+"""
+"""Rules in shadow, under which the programs do all that they would do without them."""
 Fired = tuple[str, str, int, str, int | None, str]
 """Rule, action, connection, direction, ordinal and subject."""
 
@@ -98,7 +115,12 @@ def rehearsed(rules: str, capture: Path) -> Counter[Fired]:
     )
 
 
-def test_the_verdicts_on_the_zoo_are_its_firings(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rules", "acting"),
+    [(GENTLE, {"slow", "by chance", "acks", "narrow link"}), (SHADOW, {"all", "some"})],
+    ids=["gentle", "shadow"],
+)
+def test_the_verdicts_on_the_zoo_are_its_firings(tmp_path: Path, rules: str, acting: set[str]) -> None:
     """Of rules that were in force meanwhile: each frame that arrived gets the verdict that it had."""
     events: dict[str, list[Event]] = {name: [] for name in available()}
 
@@ -106,7 +128,7 @@ def test_the_verdicts_on_the_zoo_are_its_firings(tmp_path: Path) -> None:
         async with whole_system() as server, AsyncExitStack() as stack:
             urls = {
                 name: await stack.enter_async_context(
-                    recorded(tmp_path / f"{name}.ncap", server, GENTLE, events[name])
+                    recorded(tmp_path / f"{name}.ncap", server, rules, events[name])
                 )
                 for name in events
             }
@@ -118,8 +140,8 @@ def test_the_verdicts_on_the_zoo_are_its_firings(tmp_path: Path) -> None:
     for name, happened in events.items():
         live = fired(happened)
         total.update(rule for rule, *_ in live.elements())
-        assert rehearsed(GENTLE, tmp_path / f"{name}.ncap") == live, name
-    assert set(total) >= {"slow", "by chance", "acks", "narrow link"}
+        assert rehearsed(rules, tmp_path / f"{name}.ncap") == live, name
+    assert set(total) == acting
 
 
 DENY = """
@@ -184,3 +206,26 @@ async def test_a_recording_without_the_rules_tells_their_firings(
     assert sent(live)
     assert came(found, "deny") == came(live, "deny") == {("publish", "mixed.b"): 7}
     assert came(found, WOULD_NOT_COME) == {("publish", "secret.x"): 7, ("publish", "other"): 7}
+
+
+async def test_shadow_tells_what_the_same_rules_would_break(nats_server: NatsServer, tmp_path: Path) -> None:
+    """The time of shadow, its recording promoted, and the rules in force agree on what is denied."""
+    shadow = DENY.replace('kind = "permissions"', 'kind = "permissions"\nmode = "shadow"')
+    capture = tmp_path / "shadow.ncap"
+    told = fired(await through(nats_server.port, shadow, program, seed=SEED, record=capture))
+    live = fired(await through(nats_server.port, DENY, program, seed=SEED))
+    of_map = Counter({(*one[:1], *one[3:]): n for one, n in told.items() if one[1] == "would deny"})
+    c2s = {
+        (rule, *rest): n for (rule, word, _, *rest), n in live.items() if word == "deny" and rest[0] == "c2s"
+    }
+    assert {one: n for one, n in of_map.items() if one[1] == "c2s"} == c2s
+    rules = enforced(load(shadow, KINDS))
+    report = Report(rules, ())
+    for one in Rehearsal(rules, seed=SEED).run(capture):
+        report.add(one)
+    denied = Counter[str]()
+    for key, row in broken(report, shadowed(load(shadow, KINDS))):
+        if key.verdict == "deny":
+            denied[key.what] += row.count
+    assert sum(denied.values()) == sum(of_map.values())
+    assert denied == {"PUB secret.x": 7, "SUB secret.x": 1, "SUB other": 1, "MSG mixed.b": 7}

@@ -187,6 +187,7 @@ def test_the_subscriptions_of_a_preamble_are_judged(tmp_path: Path) -> None:
         "b < MSG secret 1\n  | x\nb < MSG free 2\n  | x\n"
     )
     assert verdicts(tmp_path, rule("deny", 'subject = "secret"', 'op = "SUB"'), text) == [
+        "2 SUB secret: deny",
         "2 MSG secret: would not come",
         "2 MSG free: pass",
     ]

@@ -215,7 +215,7 @@ class RuleIndex:
             clauses += [_request_clause(rule) for rule in self.requesting]
         if direction == C2S and self.traced:
             clauses.append(Clause(op_mask(Op.HPUB), Need.HEADERS))
-        if direction == C2S and self.alters_delivery:
+        if direction == C2S and (self.alters_delivery or self.filters):  # in shadow, filters are armed too
             clauses.append(Clause(op_mask(Op.SUB), Need.LINE))
         if self.rewriter is not None:
             need = max((clause.need for clause in clauses), default=Need.LINE)
