@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from natsproxy.spark.session import Spark
 
 _MOST_NAMED = 5  # losses named in one warning
+_CHECKED_MAX = 16 << 20  # bytes of captures that are checked where nobody asked for it: about ten seconds
 
 
 @click.command()
@@ -29,7 +30,12 @@ _MOST_NAMED = 5  # losses named in one warning
 @click.option(
     "--out", required=True, help="The folder for the tables; with Spark also a URL that it can write."
 )
-@click.option("--tables", default="", help="Only these tables, comma-separated (frames is always written).")
+@click.option(
+    "--tables",
+    default="",
+    help="Only these tables, comma-separated (frames is always written).  "
+    "[all; findings only of small captures]",
+)
 @click.option("--report", help="Also write a report, one HTML page, to this file.")
 @click.option("--watch", is_flag=True, help="Continue while the captures grow, until stopped.")
 @click.option("--every", default=10.0, show_default=True, help="With --watch: seconds between two batches.")
@@ -118,6 +124,13 @@ def analyze(
                     progress.end()
                     click.echo(f"Note: {printable(_first_of(clauses))}", err=True)
         size = None if files is None else sum(file.size for file in files)
+        if not tables and (watch or (size or 0) > _CHECKED_MAX):
+            wanted.remove("findings")
+            progress.end()
+            click.echo(
+                "Note: no table findings, as its checks take long on large captures (--tables findings)",
+                err=True,
+            )
         spark = open_session(
             cores,
             size=size,
