@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from natsproxy.cli.foreground import run_stoppable
-from natsproxy.cli.paths import FilePath
+from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.errors import ConfigError, Exit, Stopped
 from natsproxy.permissions.comparison import Difference, compare_permissions
 from natsproxy.permissions.formats import FORMATS
@@ -83,7 +83,7 @@ def permissions(
     """
     if prove and config is not None:
         raise ConfigError("--prove is about the block that is needed: leave out --diff or --prove")
-    needs = needs_of(captures, By(by), distinct=distinct, words=words)
+    needs = needs_of(captures, By(by), distinct=distinct, words=words, lost=tell_lost)
     if config is not None:
         found = compare_permissions(captures, needs, read_holders(config, By(by)), By(by))
         _show(found, as_json=form == "json")

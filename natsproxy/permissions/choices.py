@@ -1,4 +1,4 @@
-"""The choices: publishes that a client library makes rarely, so that a recording may not have them.
+"""The choices: publishes that a client library makes rarely, and what the server of the recording denied.
 
 Each row has what must have been used, the libraries that do it (`lang` of CONNECT), the subjects and the
 reason.  A subject that the block allows already is no choice.
@@ -7,6 +7,7 @@ reason.  A subject that the block allows already is no choice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from natsproxy.permissions.marks import Mark, marked
@@ -21,10 +22,17 @@ _ANY: Final = ()
 
 
 class Choice(NamedTuple):
-    """A subject that a client may have to publish to, and the reason."""
+    """A subject that a client may have to publish to, or to subscribe to, and the reason."""
 
     subject: bytes
     reason: str
+    verb: Verb = Verb.PUBLISH
+    queue: bytes = b""
+
+    @property
+    def place(self) -> Place:
+        """The permission."""
+        return Place(self.verb, self.subject, self.queue)
 
 
 class _Row(NamedTuple):
@@ -78,6 +86,7 @@ _ROWS: Final = (
         "no message of this consumer was acked",
     ),
 )
+_DENIED: Final = "the server of the recording denied it each time"
 _FLOW: Final = "a consumer with flow control asks for an answer only when its client falls behind"
 _ACK_WITH_PLACE: Final = (
     "the server writes acks with domain and account hash where its feature flag js_ack_fc_v2 is set"
@@ -85,10 +94,13 @@ _ACK_WITH_PLACE: Final = (
 _ACK_PLAIN: Final = "the server writes acks without domain and account hash unless js_ack_fc_v2 is set"
 
 
-def choices(lines: Iterable[Place], langs: set[str], flow: Iterable[bytes]) -> list[Choice]:
-    """Return the choices of a client, by their subjects.
+def choices(
+    lines: Iterable[Place], langs: set[str], flow: Iterable[bytes], denied: Iterable[Place]
+) -> list[Choice]:
+    """Return the choices of a client, in the order of their subjects.
 
-    flow: the API subjects with which it made consumers with flow control.
+    flow: the API subjects with which it made consumers with flow control.  denied: what the server denied
+    each time.
     """
     published = [place.subject for place in lines if place.verb == Verb.PUBLISH]
     found = [*_rare(published, langs), *_flow_control(flow), *_other_acks(published)]
@@ -100,7 +112,8 @@ def choices(lines: Iterable[Place], langs: set[str], flow: Iterable[bytes]) -> l
             is_subset(one.subject, subject) for subject in published
         ):
             kept.setdefault(one.subject, one)
-    return [kept[subject] for subject in sorted(kept)]
+    refused = [Choice(place.subject, _DENIED, place.verb, place.queue) for place in denied]
+    return sorted([*kept.values(), *refused], key=attrgetter("place"))
 
 
 def _rare(published: list[bytes], langs: set[str]) -> Iterator[Choice]:

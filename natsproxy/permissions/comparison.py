@@ -129,7 +129,7 @@ def compare_permissions(
     known = clients(reader)
     for use in uses(reader, known):
         label = alone.label(by) if alone is not None else use.client.label(by)
-        if label in found and not _admits(by_label[label].permissions, use):
+        if label in found and not use.denied and not _admits(by_label[label].permissions, use):
             place = Place(use.verb, template(use.subject), use.queue)
             found[label].denied.setdefault(place, (use.subject, Evidence()))[1].saw(use.t)
     return [*found.values(), *nobodies]

@@ -40,7 +40,8 @@ def evidence_text(evidence: Evidence) -> str:
     values = f", {' and '.join(map(str, evidence.distinct))} value{one}" if evidence.distinct else ""
     first, last = shown_time(evidence.first), shown_time(evidence.last)
     when = first if first == last else f"{first} to {last}"
-    return f"{evidence.frames} frame{'s' if evidence.frames != 1 else ''}{values}, {when}"
+    denied = f", {evidence.denied} denied" if evidence.denied else ""
+    return f"{evidence.frames} frame{'s' if evidence.frames != 1 else ''}{denied}{values}, {when}"
 
 
 def responses_text(responses: Responses) -> str:
@@ -124,9 +125,9 @@ def _map(need: Need) -> Iterator[str]:
 
 def _choice_lines(found: list[Choice]) -> Iterator[str]:
     if found:
-        yield "# The recording cannot know whether these are needed; add to publish what is:"
+        yield "# The recording cannot tell whether these are needed; allow what is:"
     for one in found:
-        yield f"#   {_quoted(one.subject.decode('utf-8', 'surrogateescape'))}  # {one.reason}"
+        yield f"#   {one.verb} {_quoted(str(one.place))}  # {one.reason}"
 
 
 # -- nsc
@@ -210,8 +211,7 @@ def json_text(needs: Iterable[Need], by: By, proof: Proof | None = None) -> str:
                 "longest_seconds": round(need.responses.longest / SECOND, 6),
             },
             "choices": [
-                {"publish": one.subject.decode(errors="replace"), "reason": one.reason}
-                for one in need.choices
+                {"verb": str(one.verb), "entry": str(one.place), "reason": one.reason} for one in need.choices
             ],
         }
         for need in needs
@@ -223,6 +223,7 @@ def json_text(needs: Iterable[Need], by: By, proof: Proof | None = None) -> str:
 def _facts(evidence: Evidence) -> dict[str, Any]:
     return {
         "frames": evidence.frames,
+        "denied": evidence.denied,
         "first": evidence.first,
         "last": evidence.last,
         "distinct": list(evidence.distinct),

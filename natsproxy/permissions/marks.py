@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from itertools import repeat
 from typing import Final, NamedTuple
 
@@ -42,13 +43,14 @@ class Token(NamedTuple):
     mark: Mark
 
 
-def marked(subject: bytes) -> list[Token]:
+@lru_cache(maxsize=4096)
+def marked(subject: bytes) -> tuple[Token, ...]:
     """Return the tokens of a subject that was used; those of acks and inboxes end in `>`."""
     tokens = subject.split(b".")
     if tokens[0] == INBOX and len(tokens) > 1:
-        return [*_kept([INBOX, TAIL])]
+        return tuple(_kept([INBOX, TAIL]))
     row = _SPACES.get(tokens[0])
-    return _plain(tokens) if row is None else row(subject, tokens)
+    return tuple(_plain(tokens) if row is None else row(subject, tokens))
 
 
 def _kept(tokens: Iterable[bytes]) -> list[Token]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from natsproxy.capture.read.reader import Tell
 from natsproxy.permissions.choices import Choice, choices
 from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, Place, Templates
 from natsproxy.permissions.uses import By, Client, Use, Verb, clients, opened, uses
@@ -83,17 +84,25 @@ class _Gathered:
 
 
 def needs_of(
-    captures: Iterable[Path], by: By = By.USER, *, distinct: int = DISTINCT, words: int = WORDS
+    captures: Iterable[Path],
+    by: By = By.USER,
+    *,
+    distinct: int = DISTINCT,
+    words: int = WORDS,
+    lost: Tell | None = None,
 ) -> list[Need]:
-    """Return the needs of all clients that used a subject, by their labels.  Raises CaptureError."""
-    reader = opened(captures)
+    """Return the needs of all clients, by their labels.
+
+    distinct, words: as in `Templates`.  lost: as in `open_capture`.  Raises CaptureError.
+    """
+    reader = opened(captures, lost)
     known = clients(reader)
     found: dict[str, _Gathered] = {}
     for client in known.values():
         found.setdefault(client.label(by), _Gathered(distinct, words)).clients.add(client)
     for use in uses(reader, known):
         one = found[use.client.label(by)]
-        if use.response is None:
+        if use.denied or use.response is None:
             one.templates.add(use)
         else:
             one.responses.add(use)
@@ -103,7 +112,9 @@ def needs_of(
 
 
 def _need(label: str, one: _Gathered) -> Need:
-    lines = one.templates.lines()
+    found = one.templates.lines()
+    lines = {place: evidence for place, evidence in found.items() if evidence.denied < evidence.frames}
+    denied = [place for place in found if place not in lines]
     responses = one.responses if one.responses.most else None
     langs = {client.lang for client in one.clients}
-    return Need(label, one.clients, lines, responses, choices(lines, langs, one.flow))
+    return Need(label, one.clients, lines, responses, choices(lines, langs, one.flow, denied))

@@ -14,14 +14,13 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.permissions.needs import Need
 from natsproxy.permissions.templates import Place
-from natsproxy.permissions.uses import Verb
+from natsproxy.permissions.uses import VERBS_OF_ERRORS, Verb
 from natsproxy.printable import printable
-from natsproxy.protocol.errors import PUBLISH_DENIED, SUBSCRIBE_DENIED, classify, quote
+from natsproxy.protocol.errors import classify, quote
 from natsproxy.protocol.subjects import compile_pattern
 
 RESPONSES: Final = Place(Verb.PUBLISH, b"")
 """Stands for `allow_responses` where a line is named."""
-_VERBS: Final = {PUBLISH_DENIED: Verb.PUBLISH, SUBSCRIBE_DENIED: Verb.SUBSCRIBE}
 
 
 class Violation(NamedTuple):
@@ -35,7 +34,7 @@ class Violation(NamedTuple):
 def violation(label: str, text: str) -> Violation | None:
     """Return the violation in the text of an -ERR; None for another error."""
     found = classify(text)
-    verb = _VERBS.get(found.kind)
+    verb = VERBS_OF_ERRORS.get(found.kind)
     return None if verb is None else Violation(label, Place(verb, found.subject, found.queue), text)
 
 
@@ -85,10 +84,8 @@ class Proof:
 
     def saw(self, found: Violation, need: Need) -> None:
         """Sort a violation of the whole block."""
-        choice = next(
-            (one for one in need.choices if compile_pattern(one.subject)(found.place.subject)), None
-        )
-        if choice is not None and found.place.verb == Verb.PUBLISH:
+        choice = next((one for one in need.choices if _covers(one.place, found.place)), None)
+        if choice is not None:
             self.chosen[found.label, choice.subject] = found.text
         elif (found.label, found.place.subject) in self.responses:
             self.unasked.add((found.label, found.place.subject))
@@ -128,8 +125,12 @@ class Proof:
 
 def prevents(need: Need, line: Place, found: Violation) -> bool:
     """Tell whether a line of a block would have prevented a violation."""
-    same = need.label == found.label and line.verb == found.place.verb and line.queue == found.place.queue
-    return same and bool(compile_pattern(line.subject)(found.place.subject))
+    return need.label == found.label and _covers(line, found.place)
+
+
+def _covers(line: Place, used: Place) -> bool:
+    same = line.verb == used.verb and line.queue == used.queue
+    return same and bool(compile_pattern(line.subject)(used.subject))
 
 
 def unneeded(need: Need, line: Place) -> LineProof:

@@ -43,12 +43,14 @@ class Place(NamedTuple):
 class Evidence:
     """The uses behind a line.
 
-    first, last: Unix ns.  values: the distinct tokens at each position that is `*`.
+    first, last: Unix ns.  denied: the uses that the server denied.  values: the distinct tokens at each
+    position that is `*`.
     """
 
     frames: int = 0
     first: int = 1 << 63
     last: int = 0
+    denied: int = 0
     values: dict[int, set[bytes]] = field(default_factory=dict)
 
     def saw(self, t: int) -> None:
@@ -65,6 +67,7 @@ class Evidence:
     def join(self, other: Evidence) -> None:
         """Add the uses of another line."""
         self.frames += other.frames
+        self.denied += other.denied
         self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         for position, values in other.values.items():
             self.note(position, values)
@@ -135,6 +138,9 @@ class Templates:
         if group is None:
             group = self._groups[key] = _Group(self._distinct, len(values))
         evidence = group.add(values, [at for at, token in enumerate(shape) if token is None])
+        if use.denied:
+            evidence.denied += 1
+            return
         evidence.saw(use.t)
         for at, token in enumerate(tokens):
             if token.mark == Mark.GENERATED:
@@ -146,6 +152,7 @@ class Templates:
             (key._replace(tokens=tuple(_filled(key.tokens, values))), evidence)
             for key, group in self._groups.items()
             for values, evidence in group.entries.items()
+            if evidence.frames  # else its -ERR alone is in the recording
         ]
         found: dict[Place, Evidence] = {}
         for key, evidence in self._merged(made):

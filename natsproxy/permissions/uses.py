@@ -4,6 +4,8 @@ A frame counts as the client sent it, whatever the proxy or the server did with 
 do not count.  The subscriptions of a connection that was open before the capture began count from its
 preamble.
 
+The server's -ERR about a subject comes as one more, denied use of it.
+
 A publish to the reply subject of a message that its connection got before is a response: `allow_responses`
 admits it, and no line is needed.  Subjects of JetStream (`$JS.ACK`, `$JS.FC`) are not: acks come later and
 more often than responses may, so they have lines.
@@ -24,10 +26,11 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import CloseRecord, Flags, Frames, OpenRecord, Preamble
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
-from natsproxy.capture.read.reader import CaptureReader, open_capture
+from natsproxy.capture.read.reader import CaptureReader, Tell, open_capture
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.errors import PUBLISH_DENIED, SUBSCRIBE_DENIED, classify, err_text
 from natsproxy.protocol.headers import trace_subject
 from natsproxy.protocol.jetstream import members, parse_api
 from natsproxy.replay.conversation.steps import PUBLISHES, preamble_frames
@@ -52,6 +55,9 @@ class Verb(StrEnum):
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
+
+
+VERBS_OF_ERRORS: Final = {PUBLISH_DENIED: Verb.PUBLISH, SUBSCRIBE_DENIED: Verb.SUBSCRIBE}
 
 
 class Client(NamedTuple):
@@ -81,7 +87,7 @@ class Use(NamedTuple):
     """A use of a subject.
 
     t: Unix ns.  queue: of a subscription.  response: of a publish that answered a message.  flow_control: it
-    created a consumer with flow control.
+    created a consumer with flow control.  denied: the server denied an earlier use.
     """
 
     conn: ConnectionId
@@ -92,14 +98,16 @@ class Use(NamedTuple):
     t: int
     response: Response | None = None
     flow_control: bool = False
+    denied: bool = False
 
 
 Clients = dict[ConnectionId, Client]
 
 
-def opened(captures: Iterable[Path]) -> CaptureReader:
-    """Return one reader of several captures.  Raises CaptureError."""
-    return CaptureReader(list(dict.fromkeys(path for one in captures for path in open_capture(one).paths)))
+def opened(captures: Iterable[Path], lost: Tell | None = None) -> CaptureReader:
+    """Return one reader of several captures.  lost: as in `open_capture`.  Raises CaptureError."""
+    paths = dict.fromkeys(path for one in captures for path in open_capture(one, lost).paths)
+    return CaptureReader(list(paths), lost)
 
 
 def clients(reader: CaptureReader) -> Clients:
@@ -177,6 +185,8 @@ class _Connection:
         if one.direction == C2S:
             if one.in_ordinal is not None:
                 yield from self.sent(frame, one.wall)
+        elif frame.op == Op.ERR and one.out_ordinal is not None:
+            yield from self.denied(frame, one.wall)
         elif frame.op in DELIVERIES and one.out_ordinal is not None and _asks(frame.reply):
             self.replies[frame.reply] = one.wall + one.delay, 0
 
@@ -190,6 +200,12 @@ class _Connection:
             traced = trace_subject(frame.headers) if frame.header_size else b""
             if traced:  # the server checks this subject too
                 yield Use(self.conn, self.client, Verb.PUBLISH, traced, b"", t, self._response(traced, t))
+
+    def denied(self, frame: Frame, t: int) -> Iterator[Use]:
+        found = classify(err_text(frame.args))
+        verb = VERBS_OF_ERRORS.get(found.kind)
+        if verb is not None:
+            yield Use(self.conn, self.client, verb, found.subject, found.queue, t, denied=True)
 
     def _response(self, subject: bytes, t: int) -> Response | None:
         found = self.replies.get(subject)

@@ -5,9 +5,10 @@
       users = [ { user: shop, password: "secret", permissions: $ORDERS } ]
     }
 
-Key and value are separated by `:`, `=` or blanks, entries by a line end, `,` or `;`.  A string stands in
-quotes, or bare up to a blank.  A variable is a key of the same map or of one around it; one that is not
-defined may be an environment variable, and stays as `$NAME`.  `include` reads another file in its place.
+Key and value are separated by `:`, `=` or blanks, entries by a line end, `,` or `;` (here by a blank too,
+which the server refuses).  A string stands in quotes, or bare up to a blank.  A variable is a key of the same
+map or of one around it; one that is not defined may be an environment variable, and stays as `$NAME`.
+`include` reads another file in its place.
 """
 
 from __future__ import annotations

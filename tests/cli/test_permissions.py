@@ -52,7 +52,7 @@ def test_nats_server_takes_its_configuration(by: str, capture: str, monkeypatch:
     assert '"o.*"  # 3 frames, 3 values, 2026-01-01T00:00:00Z' in text
     assert '"ask crew"  # 1 frame, 2026-01-01T00:00:00Z' in text
     assert 'allow_responses: { max: 1, expires: "10s" }  # 1 frame' in text
-    assert '#   "$JS.ACK.S.C.>"  # no message of this consumer was acked' in text
+    assert '#   publish "$JS.ACK.S.C.>"  # no message of this consumer was acked' in text
     with NatsServer(text):
         pass
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from natsproxy.permissions.formats import evidence_text
 from natsproxy.permissions.needs import needs_of
 from natsproxy.permissions.uses import By, Verb
 from natsproxy.units import MINUTE, SECOND
@@ -167,3 +168,26 @@ def test_choices(frames: list[tuple[str, bytes]], lang: str, wanted: list[str], 
     (one,) = needs_of(segments(tmp_path / "c", found, 9), By.NAME)
     assert [choice.subject.decode() for choice in one.choices] == wanted
     assert {place.verb for place in one.lines} == {Verb.PUBLISH}
+
+
+DENIED = ("<", b"-ERR 'Permissions Violation for Publish to \"secret.plan\"'\r\n")
+
+
+def test_what_the_server_denied_each_time_is_a_choice(tmp_path: Path) -> None:
+    denied = ("<", b'-ERR \'Permissions Violation for Subscription to "x" using queue "q"\'\r\n')
+    one = need(tmp_path, pub(b"secret.plan"), DENIED, pub(b"open"), sub(b"x", b"q"), denied)
+    assert (published(one), subscribed(one)) == (["open"], [])
+    assert [str(choice.place) for choice in one.choices] == ["secret.plan", "x q"]
+
+
+def test_what_the_server_denied_at_times_is_a_line(tmp_path: Path) -> None:
+    one = need(tmp_path, pub(b"secret.plan"), DENIED, pub(b"secret.plan"))
+    ((place, evidence),) = one.lines.items()
+    assert (str(place), evidence.frames, evidence.denied) == ("secret.plan", 2, 1)
+    assert evidence_text(evidence).startswith("2 frames, 1 denied, ")
+    assert one.choices == []
+
+
+def test_a_denial_of_what_is_not_recorded_is_nothing(tmp_path: Path) -> None:
+    one = need(tmp_path, DENIED, pub(b"open"))
+    assert (published(one), one.choices) == (["open"], [])

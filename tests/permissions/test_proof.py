@@ -9,9 +9,10 @@ import pytest
 
 from natsproxy.capture.format.records import Item
 from natsproxy.permissions.needs import Need, needs_of
-from natsproxy.permissions.proof import Proof
+from natsproxy.permissions.proof import Proof, violation
 from natsproxy.permissions.proving import Prover
 from natsproxy.permissions.uses import By
+from natsproxy.protocol.errors import publish_denied
 from tests.permissions.kit import NUID, Sent, connect, items, msg, pub, segments, sub
 
 pytestmark = pytest.mark.server
@@ -81,3 +82,40 @@ async def test_an_answer_to_a_client_that_is_not_recorded_is_not_proved(tmp_path
     proof = await _proof(*_recorded(tmp_path, items([row for row in ASKED if row[0] == 1])))
     assert proof.violations == []
     assert _verdicts(proof) == ["needed server ask.>", "not proved server responses"]
+
+
+@pytest.mark.parametrize("by", [By.ACCOUNT, By.NAME])
+async def test_clients_of_accounts_stay_in_their_accounts(by: By, tmp_path: Path) -> None:
+    """Both subscribe to one subject; in one account each would get the other's messages."""
+    found: list[tuple[int, Sent]] = []
+    for conn, account in ((1, b"A"), (2, b"B")):
+        found += [
+            (conn, connect(f"of {account.decode()}")),
+            (conn, ("<", b'INFO {"remote_account":"%b"}\r\n' % account)),
+            (conn, sub(b"x")),
+            (conn, pub(b"x")),
+            (conn, msg(b"x")),
+        ]
+    paths = segments(tmp_path, items(found), 999)
+    needs = needs_of(paths, by)
+    assert [need.label for need in needs] == (["A", "B"] if by == By.ACCOUNT else ["of A", "of B"])
+    proof = await Prover(paths, needs, by, patience=200_000_000).prove()
+    assert proof.violations == []
+    assert {one.verdict for one in proof.lines} == {"needed"}
+    assert len(proof.lines) == 4
+
+
+def test_a_publish_among_the_choices_fails_no_block(tmp_path: Path) -> None:
+    create = pub(b"$JS.API.CONSUMER.CREATE.S", b"", b'{"config":{"flow_control":true}}')
+    _, (need,) = _recorded(tmp_path, items([(1, connect("it")), (1, create)]))
+    proof = Proof()
+    for subject in ("$JS.FC.S.C.aB3dE5gH", "$JS.FC.T.C.aB3dE5gH"):
+        found = violation("it", publish_denied(subject.encode()))
+        assert found is not None
+        proof.saw(found, need)
+    assert [str(one.place) for one in proof.violations] == ["$JS.FC.T.C.aB3dE5gH"]
+    assert 'choice: it needed "$JS.FC.S.*.*" in the replay' in "\n".join(proof.texts())
+
+
+def test_other_errors_are_no_violations() -> None:
+    assert violation("it", "Stale Connection") is None

@@ -63,11 +63,11 @@ authorization: {
   // two users
   default_permissions: $DEFAULT
   users = [
-    {user: ann, password: "a\\x62"}; {user: "bob" password: 'b"c',
+    {user: ann, password: "a\\x62"}, {user: "bob", password: 'b"c',
       permissions: { pub: c.d, allow_responses: { max: 2, expires: "1m" } } }
   ]
 }
-max_payload: 1MB, debug: off
+max_payload: 1MB; debug: off
 """
 
 
