@@ -246,23 +246,24 @@ class Sweep:
     async def _clean_run(self, number: int) -> Run:
         folder = self._folder.baseline(number)
         run = await self._once(f"without a fault, {number}", folder, self.options.limit)
-        problem = run.problem or self._failure(run)
+        problem = run.problem or self._failure(run, number)
         if problem:
             raise ConfigError(problem)
         return run
 
-    def _failure(self, run: Run) -> str:
-        """Return why a clean run is no baseline; "" where it is one."""
+    def _failure(self, run: Run, number: int) -> str:
+        """Return why a clean run is no baseline; "" where it is one.  number: of the run, from 1."""
         name = self._program.name
+        fault = "any fault" if number == 1 else f"any fault, in clean run {number} and not in the first"
         if run.code is None:
             return (
-                f"{name} did not end within {in_seconds(run.limit)}, without any fault: a sweep needs a "
+                f"{name} did not end within {in_seconds(run.limit)}, without {fault}: a sweep needs a "
                 "program that ends by itself (--timeout gives it longer)"
             )
         if run.code != 0:
-            return f"{name} ended with {run.code}, without any fault{_last(run.output)}"
+            return f"{name} ended with {run.code}, without {fault}{_last(run.output)}"
         if run.check_code not in (None, 0):
-            return f"the check ended with {run.check_code}, without any fault{_last(run.check_output)}"
+            return f"the check ended with {run.check_code}, without {fault}{_last(run.check_output)}"
         return ""
 
     # -- trials

@@ -214,6 +214,22 @@ async def test_a_program_that_fails_by_itself_is_not_swept(swept: Sweeping, text
 
 
 @pytest.mark.server
+async def test_a_program_that_fails_now_and_then_by_itself_is_told_so(
+    swept: Sweeping, tmp_path: Path
+) -> None:
+    program = python(f"""
+    import pathlib
+    mark = pathlib.Path({str(tmp_path / "mark")!r})
+    if mark.exists():
+        sys.exit(4)
+    mark.touch()
+    """)
+    said = "ended with 4, without any fault, in clean run 2 and not in the first"
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigError, match=said), flatten_subgroups=True):
+        await swept(program)
+
+
+@pytest.mark.server
 async def test_a_check_that_fails_by_itself_stops_the_sweep(swept: Sweeping) -> None:
     with pytest.raises(ConfigError, match="the check ended with 3, without any fault"):
         await swept(python(GIVES_UP), check="exit 3")
