@@ -12,6 +12,7 @@ import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,10 +38,11 @@ from natsproxy.replay.client_playback.credentials import ReplayCredentials
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.units import SECOND
 
-PATIENCE: Final = SECOND // 2
+PATIENCE: Final = SECOND
 """The time (ns) that a frame waits for its requirements: a client that is not recorded will never answer."""
-_HASTE: Final = 10
-"""Without a line a frame waits that many times shorter: it is denied in any case."""
+_HASTE: Final = (10, 1)
+"""Divisors of that time where a line is missing: a denied frame is denied whether its requirements are met or
+not, so most violations come at once; a line is unneeded only if none comes with patience."""
 _UNASKED: Final = (
     "its requests did not come: another member of their queue got them, or whoever asked is not recorded"
 )
@@ -104,8 +106,8 @@ class Prover:
         return proof
 
     async def _without(self, need: Need, line: Place, proof: Proof) -> LineProof:
-        for path in self._captures:
-            for found in await self._replay(path, need, line, proof=proof):
+        for path, haste in product(self._captures, _HASTE):
+            for found in await self._replay(path, need, line, proof=proof, haste=haste):
                 if self._prevents(need, line, found):
                     return LineProof(need.label, line, Verdict.NEEDED, found.text)
         if line == RESPONSES and any(label == need.label for label, _ in proof.unasked):
@@ -124,6 +126,7 @@ class Prover:
         line: Place | None = None,
         *,
         proof: Proof,
+        haste: int = 1,
     ) -> list[Violation]:
         """Replay a capture without a line, or with all of them; return the violations."""
         users = self._captures[path]
@@ -137,7 +140,7 @@ class Prover:
             return need is not None and line is not None and self._prevents(need, line, one)
 
         login = ReplayCredentials(connections={conn: user.credentials for conn, user in users.items()})
-        patience = self._options.patience // (1 if need is None else _HASTE)
+        patience = self._options.patience // haste
         options = replace(self._options, credentials=login, refused=refused, patience=patience)
         job = ReplayJob(path, options)
         config = "\n".join(self._config(need, line))

@@ -13,6 +13,7 @@ from natsproxy.permissions.proof import Proof, violation
 from natsproxy.permissions.proving import Prover
 from natsproxy.permissions.uses import By
 from natsproxy.protocol.errors import publish_denied
+from natsproxy.units import SECOND
 from tests.permissions.kit import NUID, Sent, connect, items, msg, pub, segments, sub
 
 pytestmark = pytest.mark.server
@@ -35,7 +36,7 @@ def _recorded(folder: Path, found: list[Item]) -> tuple[list[Path], list[Need]]:
 
 
 async def _proof(paths: list[Path], needs: list[Need]) -> Proof:
-    return await Prover(paths, needs, By.NAME, patience=200_000_000).prove()
+    return await Prover(paths, needs, By.NAME, patience=SECOND).prove()
 
 
 def _verdicts(proof: Proof) -> list[str]:
@@ -99,7 +100,7 @@ async def test_clients_of_accounts_stay_in_their_accounts(by: By, tmp_path: Path
     paths = segments(tmp_path, items(found), 999)
     needs = needs_of(paths, by)
     assert [need.label for need in needs] == (["A", "B"] if by == By.ACCOUNT else ["of A", "of B"])
-    proof = await Prover(paths, needs, by, patience=200_000_000).prove()
+    proof = await Prover(paths, needs, by, patience=SECOND).prove()
     assert proof.violations == []
     assert {one.verdict for one in proof.lines} == {"needed"}
     assert len(proof.lines) == 4
