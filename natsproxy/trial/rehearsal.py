@@ -170,6 +170,9 @@ class _Recording:
             one = self._add(conn, item.info, ())
         else:
             one = self._add(conn, dict(item.info.get("open", {})), _subs(item.info.get("subs", ())))
+            name, _, number = one.rules.view.key.rpartition("/")
+            if name and number.isdecimal():  # the clients of its name are counted from there
+                self._names[conn.run, name] = max(self._names[conn.run, name], int(number))
             self._introduce(one, item.info)
         yield from self._fired(conn, one)
         if one.rules.rules.opening != "serve":

@@ -193,6 +193,13 @@ def test_the_subscriptions_of_a_preamble_are_judged(tmp_path: Path) -> None:
     ]
 
 
+def test_clients_are_counted_on_from_those_of_a_preamble(tmp_path: Path) -> None:
+    text = 'b preamble\n  open: {"ordinal":7,"key":"old/2"}\n' + opened("c", "old") + "c > PUB x\n  | x\n"
+    for key, verdict in (("old/3", "drop"), ("old/1", "pass")):
+        found = verdicts(tmp_path, rule("drop", 'subject = "x"', f'only = {{ "{key}" = [1] }}'), text)
+        assert found == [f"3 PUB x: {verdict}"]
+
+
 def test_messages_of_a_subscription_that_would_have_moved_cannot_be_told(tmp_path: Path) -> None:
     text = "a > SUB orders 1\na < MSG orders 1\n  | x\n"
     found = verdicts(tmp_path, rule("rewrite", 'prefix = "t"', 'client = { name = "app" }'), text)
