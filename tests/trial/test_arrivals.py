@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from natsproxy.capture.format.records import CloseRecord, Frames, OpenRecord
+from natsproxy.capture.format.records import CloseRecord, Frames, Item, OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.trial.arrivals import arrivals
 from natsproxy.units import MILLISECOND
@@ -56,7 +56,7 @@ def test_frames_that_the_proxy_made_are_left_out(tmp_path: Path) -> None:
 
 
 def test_an_end_comes_behind_the_frames_before_it(tmp_path: Path) -> None:
-    items = [
+    items: list[Item] = [
         OpenRecord(1, MONO, {}),
         ping(C2S, 0, SECONDS, 3 * SECONDS),
         CloseRecord(1, MONO + 2 * SECONDS, "client-closed", {}),
