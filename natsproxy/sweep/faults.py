@@ -271,11 +271,13 @@ FAULTS: Final = (
     ),
     Fault(
         "restart-lose-memory",
-        "restart",
-        "a server comes back without its memory streams and ephemeral consumers",
+        "restart-lose-memory",
+        "a server comes back without any stream and consumer: its disk is new, or they were in memory; few "
+        "programs make their streams anew, so this is tried only where it is named",
         _is_of_jetstream,
         _one("close"),
         restart="lose",
+        default=False,
         by_state=True,
     ),
 )

@@ -99,10 +99,13 @@ def test_errors_are_those_that_the_server_sends_there() -> None:
     assert errors(place("c2s", "PING")) == set()
 
 
+RESTARTS = ("restart", "restart-lose-memory")
+
+
 def test_a_server_is_restarted_only_where_it_is_the_sweeps_own() -> None:
     acked = place("s2c", "publish-ack", "orders.*")
     assert not {"restart", "restart-lose-memory"} & offered(acked)
-    made = {trial.fault: trial.restart for trial in trials([acked], ["restart"], own_server=True)}
+    made = {trial.fault: trial.restart for trial in trials([acked], RESTARTS, own_server=True)}
     assert made == {"restart": "keep", "restart-lose-memory": "lose"}
     assert "restart-lose-memory" not in offered(place("c2s", "PUB", "orders.*"), own_server=True)
 
@@ -121,10 +124,9 @@ def test_late_frames_come_behind_the_timers_that_run_there() -> None:
 
 
 def test_faults_are_chosen_by_group_or_variant() -> None:
-    assert [fault.name for fault in chosen(["restart"])] == ["restart", "restart-lose-memory"]
-    assert [fault.name for fault in chosen(["restart-lose-memory"])] == ["restart-lose-memory"]
-    assert "overtake" not in DEFAULTS
-    assert "overtake" in GROUPS
+    assert [fault.name for fault in chosen(["cut"])] == ["cut", "cut-head", "cut-payload"]
+    assert [fault.name for fault in chosen(["cut-head"])] == ["cut-head"]
+    assert {*GROUPS} - {*DEFAULTS} == {"overtake", "restart-lose-memory"}
     with pytest.raises(ValueError, match="no fault 'dorp'"):
         chosen(["dorp"])
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)

@@ -16,7 +16,7 @@ from natsproxy.rules.file.keys import keys_of
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.model.rule import Convert, Kind, Rule
+from natsproxy.rules.model.rule import Convert, Kind, LinkAction, Rule
 from natsproxy.rules.model.selector import SENDABLE
 
 PREFIX: Final = "nats_"
@@ -55,7 +55,8 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
     table |= {"name": name, "kind": kind.name}
     # A kind whose frames go one way takes either stream: requests go upstream, their answers downstream.
     ways = sum(bool(kind.takes & sent) for sent in SENDABLE)
-    if ways > 1 and (kind.selects is None or "direction" in kind.selects):
+    directed = ways > 1 and (kind.selects is None or "direction" in kind.selects)
+    if directed and not _ends_connections(table):
         table["direction"] = DIRECTIONS[stream]
     if toxicity < 1:
         if not kind.gated:
@@ -65,6 +66,12 @@ def rule_of(name: str, type_name: str, stream: str, toxicity: float, attributes:
             table["probability"] = max(0.0, toxicity) * share
     (rule,) = parse_rules([table], KINDS, place=_ToxicPlace())
     return rule
+
+
+def _ends_connections(table: dict[str, Any]) -> bool:
+    """Tell whether a rule acts on whole connections at once, and so in no direction."""
+    (rule,) = parse_rules([table], KINDS, place=_ToxicPlace())
+    return isinstance(rule.action, LinkAction) and not rule.action.lasting and not rule.selector.framed
 
 
 def stream_of(type_name: str, toxicity: float, attributes: Mapping[str, Any]) -> str:

@@ -21,12 +21,21 @@ func main() {
 	check(err)
 	_, err = js.AddStream(&nats.StreamConfig{Name: "IMPORT", Subjects: []string{"import.*"}})
 	check(err)
+	var acks []nats.PubAckFuture
 	for n := 0; n < 5; n++ {
-		_, err = js.PublishAsync(fmt.Sprintf("import.%d", n), []byte("row"))
+		ack, err := js.PublishAsync(fmt.Sprintf("import.%d", n), []byte("row"))
 		check(err)
+		acks = append(acks, ack)
 	}
 	select {
 	case <-js.PublishAsyncComplete():
+		for _, ack := range acks {
+			select {
+			case <-ack.Ok():
+			case err := <-ack.Err():
+				log.Fatal(err)
+			}
+		}
 		fmt.Println("all rows are stored")
 	case <-time.After(*deadline):
 		log.Fatal("some rows are not stored")
