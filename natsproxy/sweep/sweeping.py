@@ -41,7 +41,7 @@ _WAITING: Final = 8  # runs beside each one that has a turn, when they have lent
 _LENT: Final = 2.0  # a run lends its turn after so many times a clean one
 _LEAST: Final = 4.0  # times a clean run that every run has, whatever patience was asked for
 _LONG_SILENCE: Final = 120.0  # seconds that a run with a pause may have where nobody asked for it
-_SHOWN: Final = 400  # characters of a program's output in an error
+_SHOWN: Final = 2_000  # characters of a program's output in an error
 T = TypeVar("T")
 
 
