@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ MOST: Final = 100
 """Findings of one check that are listed; the rest is counted."""
 
 
-class Check:
+class Check(ABC):
     """One check of one recording.
 
     name: as in the table of checks.  statements: those made so far.
@@ -38,11 +39,11 @@ class Check:
         """Tell whether it looks at frames of an op."""
         return op in (self.from_client if direction == C2S else self.from_server)
 
+    @abstractmethod
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
-        raise NotImplementedError
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 (most checks leave nothing open)
         """Judge what is still open at the end of the recording."""
 
     def over(self) -> list[Statement]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -220,8 +219,9 @@ def recorded(
 
     with TestProxy(server.url, record=path, rules=rules) as proxy:
         asyncio.run(run(proxy.url))
-        while proxy._proxy is not None and proxy._proxy.relays:
-            time.sleep(0.002)  # connections tell nobody that they left
+        assert proxy._proxy is not None
+        # Ending the proxy first would end the connection: then the client has not left.
+        proxy._thread.wait(10, proxy._proxy.connections.wait_closed)
         if rules:
             assert proxy.firings
     return check_captures([path], patience=SHORT)
