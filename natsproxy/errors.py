@@ -7,6 +7,8 @@ Any other exception that leaves the sans-I/O floors (wire, protocol, rules, sess
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
 
@@ -44,7 +46,37 @@ class Stopped(NatsproxyError):
 
 
 class ConfigError(NatsproxyError):
-    """A setting, a rule or a command-line value that cannot be used."""
+    """A setting, a rule or a command-line value that cannot be used.
+
+    mistakes: a sentence each; the text has one on a line.
+    """
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("\n".join(mistakes))
+        self.mistakes = mistakes
+
+
+class Mistakes:
+    """Goes on after a mistake, so that somebody who has to mend several sees all of them at once.
+
+    found: a sentence each.
+    """
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note the mistakes of a ConfigError that ends the block."""
+        try:
+            yield
+        except ConfigError as error:
+            self.found += error.mistakes
+
+    def refuse(self) -> None:
+        """Raise ConfigError with all mistakes, if there are any."""
+        if self.found:
+            raise ConfigError(*self.found)
 
 
 def first_error(group: BaseExceptionGroup[NatsproxyError]) -> NatsproxyError:

@@ -78,7 +78,9 @@ class HttpServer:
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Listen and answer until cancelled.  Raises ConfigError for an address that cannot be used."""
-        listeners = await self._open()
+        listeners = await _open(self._listener.address)
+        if not isinstance(self.address, Path):
+            self.address = Address(*listeners[0].socket.getsockname()[:2])
         try:
             async with trio.open_nursery() as nursery:
                 for listener in listeners:
@@ -89,18 +91,6 @@ class HttpServer:
                 listener.socket.close()
             if isinstance(self.address, Path):
                 self.address.unlink(missing_ok=True)
-
-    async def _open(self) -> list[trio.SocketListener]:
-        where = self._listener.address
-        try:
-            if isinstance(where, Path):
-                return [_open_unix(where)]
-            listeners = await trio.open_tcp_listeners(where.port, host=where.host)
-        except OSError as error:
-            raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
-        host, port = listeners[0].socket.getsockname()[:2]
-        self.address = Address(host, port)
-        return listeners
 
     async def _accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         while True:
@@ -191,6 +181,25 @@ class HttpServer:
             raise HttpLost("the client has gone")
         if failed:
             await exchange.refuse(500, "the request failed; the log says why")
+
+
+async def try_to_serve(listener: HttpListener) -> None:
+    """Raise ConfigError for an address or a certificate that a server could not have; leave nothing open."""
+    _context(listener)
+    for opened in await _open(listener.address):
+        opened.socket.close()
+    if isinstance(listener.address, Path):
+        listener.address.unlink(missing_ok=True)
+
+
+async def _open(where: Address | Path) -> list[trio.SocketListener]:
+    """Listen on an address.  Raises ConfigError."""
+    try:
+        if isinstance(where, Path):
+            return [_open_unix(where)]
+        return await trio.open_tcp_listeners(where.port, host=where.host)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
 
 
 def _open_unix(path: Path) -> trio.SocketListener:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import click
@@ -14,13 +14,12 @@ from natsproxy.cli.exits import CouldNotRun, FoundWrong
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.rules_cookbook import cookbook
 from natsproxy.cli.rules_explain import explain
-from natsproxy.cli.rules_file import rules_text
+from natsproxy.cli.rules_file import rules_source
 from natsproxy.cli.rules_list import list_words
 from natsproxy.cli.rules_promote import promote
 from natsproxy.cli.rules_test import test
-from natsproxy.config.files import rules_file, rules_in
+from natsproxy.config.files import rules_file
 from natsproxy.errors import NatsproxyError
-from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.file.serialize import exact_rules, to_toml
 from natsproxy.rules.kinds import KINDS
@@ -33,20 +32,21 @@ def rules() -> None:
 
 
 @rules.command()
-@click.argument("file", type=FilePath())
+@rules_source
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
-def check(file: Path, as_json: bool) -> None:
-    """Check a rules file.
+def check(read: Callable[[], tuple[Rule, ...]], as_json: bool) -> None:
+    """Check a rules file, or the rules of a configuration file.
 
-    Exit code: 0 no mistake, 1 a mistake (one sentence names file, line and key), 2 no such file.
+    Exit code: 0 no mistake, 1 mistakes (a sentence for each rule names file, line and key), 2 no such file.
+    natsproxy run --test checks all of a configuration.
 
     \b
     natsproxy rules check faults.toml
+    natsproxy rules check --config natsproxy.toml
     generate-faults | natsproxy rules check -
     """
-    text, place = rules_text(file)
     try:
-        loaded = RuleChain(rules_in(text, place)).rules
+        loaded = read()
     except NatsproxyError as error:
         raise FoundWrong(str(error)) from None
     if as_json:

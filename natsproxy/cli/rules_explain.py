@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from natsproxy.addresses import Address, parse_address
 from natsproxy.cli.exits import CouldNotRun
-from natsproxy.cli.paths import FilePath
-from natsproxy.cli.rules_file import load_rules
+from natsproxy.cli.rules_file import rules_source
 from natsproxy.errors import NatsproxyError
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
@@ -24,6 +22,7 @@ from natsproxy.rules.engine.explain import explain as explain_frame
 from natsproxy.rules.engine.trial import TrialView
 from natsproxy.rules.file import values
 from natsproxy.rules.model.roles import ROLES, Role
+from natsproxy.rules.model.rule import Rule
 from natsproxy.rules.model.selector import WITH_SUBJECT, Peer, role_named
 from natsproxy.wire.ops import Op
 
@@ -81,7 +80,7 @@ def _complete_role(_: click.Context, __: click.Parameter, incomplete: str) -> li
 
 
 @click.command()
-@click.argument("file", type=FilePath())
+@rules_source
 @click.option("--op", help="Its operation; without it PUB, or HPUB with headers.")
 @click.option(
     "--subject", default="", callback=_reader(_raw), help="Its subject; of an answer: the request's."
@@ -127,7 +126,7 @@ def _complete_role(_: click.Context, __: click.Parameter, incomplete: str) -> li
     "--ordinal", type=click.IntRange(1), metavar="N", help="The connection's number, in order of accepting."
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object per rule.")
-def explain(file: Path, as_json: bool, **asked: Any) -> None:
+def explain(read: Callable[[], tuple[Rule, ...]], as_json: bool, **asked: Any) -> None:
     """Explain what each rule would do to a frame, by the engine that does it to traffic.
 
     A property that is not named has a plain value (no headers, no name), and the answer says what it assumed.
@@ -136,11 +135,12 @@ def explain(file: Path, as_json: bool, **asked: Any) -> None:
 
     \b
     natsproxy rules explain faults.toml --op PUB --subject orders.eu.1
+    natsproxy rules explain --config natsproxy.toml --op PUB --subject orders.eu.1
     natsproxy rules explain faults.toml --op SUB --subject 'orders.>' --client-name billing
     natsproxy rules explain faults.toml --role publish-ack --subject orders.new
     natsproxy rules explain faults.toml --subject orders.new --header 'Region: eu'
     """
-    loaded = load_rules(file)
+    loaded = read()
     given = {_CLIENT[name]: asked.pop(name) for name in _CLIENT}
     known = {name: value for name, value in given.items() if value is not None}
     try:

@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from natsproxy.addresses import mask_addresses
 from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.options import Rows, setting_flag, shown_settings
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.service import Service, log_proxy
+from natsproxy.cli.start_check import TestedOption, begin_test, check_start, tested, unresolved
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.admin import ADMIN_VARIABLE, AdminSettings
-from natsproxy.config.files import inline_rules, read_file
+from natsproxy.config.files import checked_file, inline_rules
 from natsproxy.config.settings import OPTIONS, run_settings
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
@@ -52,12 +54,14 @@ class _StrictCommand(click.Command):
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        _, _, order = self.make_parser(ctx).parse_args(list(args))
+        given, _, order = self.make_parser(ctx).parse_args(list(args))
         for param in order:
             if isinstance(param, click.Option) and not (
                 param.multiple or param.is_flag or order.count(param) == 1
             ):
                 ctx.fail(f"{param.opts[0]} is given {order.count(param)} times, but takes one value")
+        if given.get("test"):
+            begin_test(ctx)
         return super().parse_args(ctx, args)
 
 
@@ -71,6 +75,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             "required": option.required,
             "negatable": option.default is True,
             "short": _SHORT.get(option.name, ()),
+            "cls": TestedOption,
         }
         if option.default is not None:  # click counts a default of None as a value
             attributes["default"] = [option.default] if option.many else option.default
@@ -84,13 +89,19 @@ _SHORT: Final = {"listen": ["-l"], "upstream": ["-u"]}
 def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> Path | None:
     """Let the settings of a file replace the defaults; environment and flags still win."""
     if path is not None:
-        ctx.default_map = read_file(path)
+        ctx.default_map, mistakes = checked_file(path)
+        noted = tested(ctx)
+        if noted is None:
+            mistakes.refuse()
+        else:
+            noted.found += mistakes.found
     return path
 
 
 @click.command(cls=_StrictCommand)
 @click.option(
     "--config",
+    cls=TestedOption,
     type=FilePath(),
     envvar="NATSPROXY_CONFIG",
     is_eager=True,
@@ -98,8 +109,10 @@ def _load_config(ctx: click.Context, _: click.Parameter, path: Path | None) -> P
     help='Settings from a TOML file: the names of these options, e.g. upstream = "nats://127.0.0.1:4223", '
     "and [[rules]].",
 )
+@click.option("-t", "--test", is_flag=True, help="Check that the proxy could start, and exit.")
 @_options
-def run(config: Path | None, **values: Any) -> None:
+@click.pass_context
+def run(context: click.Context, /, test: bool, config: Path | None = None, **values: Any) -> None:
     """Relay between clients and a server.
 
     Settings come from defaults, --config, NATSPROXY_* and flags; a later one wins (see natsproxy config).
@@ -107,13 +120,20 @@ def run(config: Path | None, **values: Any) -> None:
     credentials and users, reopens the log and starts a new segment of the capture.  Exit code 3: the end of
     the capture could not be written.
 
+    With --test all that would keep it from starting is said at once, with file, line and setting, and exit
+    code 1: settings, rules, certificates, credentials, addresses in use, paths that cannot be written.
+
     \b
     natsproxy run --upstream nats://127.0.0.1:4223
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic.ncap --rules faults.toml
     natsproxy run --upstream nats://127.0.0.1:4223 --record traffic/ --record-payload '>=hash'
+    natsproxy run --config natsproxy.toml --test
     """
     for text in unknown_variables(os.environ):
         click.echo(f"Warning: {text}", err=True)
+    if test:
+        _say_whether_it_starts(context)
+        return
     if config is not None and values["rules"] is not None and inline_rules(config):
         click.echo(f"Warning: {values['rules']} replaces the [[rules]] of {config}", err=True)
     settings = run_settings(values)
@@ -143,6 +163,17 @@ def run(config: Path | None, **values: Any) -> None:
         raise FoundWrong("\n".join(f"rule {one.name!r} never fired: {one.never_fired()}" for one in idle))
     if proxy.unwritten is not None:  # the log says why
         raise SystemExit(Exit.PARTLY)
+
+
+def _say_whether_it_starts(context: click.Context) -> None:
+    """Print that `run` could start; raises FoundWrong with all mistakes."""
+    try:
+        check_start(context)
+    except ConfigError as error:
+        raise FoundWrong(mask_addresses(str(error))) from None
+    for text in unresolved(context.params.get("upstream") or ()):
+        click.echo(f"Warning: {text}", err=True)
+    click.echo("no mistake found: the proxy could start")
 
 
 def _shown() -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from natsproxy.cli.memory import trim_memory, tune_memory
 from natsproxy.cli.supervision import Supervision
 from natsproxy.config.files import inline_rules, read_file, rules_file
 from natsproxy.config.login import read_login
+from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.log import EventLog, LogFile
 from natsproxy.net.proxy import Proxy
@@ -35,6 +36,32 @@ def log_proxy(log: Any, log_rate: int, managed: ManagedProxy) -> None:
     settings, log = managed.proxy.settings, log.bind(proxy=managed.name)
     log.info("proxy starts", listen=str(settings.listen[0]), upstream=str(settings.upstream[0]))
     managed.proxy.subscribe(EventLog(log, log_rate))
+
+
+def configured_rules(rules: Path | None, config: Path | None) -> tuple[Rule, ...] | None:
+    """Return the rules of a rules file, or else of a configuration file, None where neither has any.
+
+    Raises ConfigError.
+    """
+    if rules is not None:
+        return rules_file(rules)
+    return None if config is None else inline_rules(config)
+
+
+def _watchable(
+    settings: ProxySettings, rules: Path | None, config: Path | None
+) -> tuple[Sequence[Path], Sequence[Path], Sequence[Path]]:
+    """Return the files of rules, of certificates and of the login."""
+    of_rules = [file for file in (rules or config,) if file is not None]
+    return of_rules, settings.certificate_files(), settings.login.files()
+
+
+def check_watched(settings: ProxySettings, rules: Path | None, config: Path | None) -> None:
+    """Raise ConfigError where there is no file that `watch-files` could watch."""
+    if not any(_watchable(settings, rules, config)):
+        raise ConfigError(
+            "watch-files has nothing to watch: there is no file of rules, certificates or credentials"
+        )
 
 
 class Service:
@@ -66,14 +93,10 @@ class Service:
         self._settings = self._read_settings()
         self._supervision = supervision
         self._servers = servers or {}
-        of_rules = [file for file in (rules or config,) if file is not None]
-        of_tls = proxy.settings.certificate_files()
-        of_identity = proxy.settings.login.files()
-        if watched and not (of_rules or of_tls or of_identity):
-            raise ConfigError(
-                "watch-files has nothing to watch: there is no file of rules, certificates or credentials"
-            )
         self._watched = watched
+        of_rules, of_tls, of_identity = _watchable(proxy.settings, rules, config)
+        if watched:
+            check_watched(proxy.settings, rules, config)
         self._rules_watch, self._tls_watch = FileWatch(*of_rules), FileWatch(*of_tls)
         self._identity_watch = FileWatch(*of_identity)
         for watch in (self._tls_watch, self._identity_watch):
@@ -98,9 +121,7 @@ class Service:
         (`rules = []` clears them).
         """
         self._rules_watch.reading()
-        if self._rules is not None:
-            return rules_file(self._rules)
-        rules = None if self._config is None else inline_rules(self._config)
+        rules = configured_rules(self._rules, self._config)
         if rules is None and self._proxy.rules.base:
             raise ConfigError(f"{self._config}: {NONE_NAMED}")
         return rules

@@ -10,7 +10,7 @@ from typing import Final
 from natsproxy.config.endpoints import HTTP, HTTP_OR_UNIX, HttpListener
 from natsproxy.config.secret_files import SECRET, SECRET_FILE, read_secret
 from natsproxy.converters import path
-from natsproxy.errors import ConfigError
+from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.option import HOST, ValueType, optional, options_of, several
 
 ADMIN_VARIABLE: Final = "NATSPROXY_ADMIN_TOKEN"
@@ -57,9 +57,11 @@ def with_token(given: AdminSettings) -> AdminSettings:
     Raises ConfigError for an admin API that strangers could use, and for settings without an effect.
     """
     if given.admin is None:
+        mistakes = Mistakes()
         for name in ("admin_token_file", "admin_tls_cert", "admin_tls_key", "admin_host", "admin_captures"):
             if getattr(given, name) and not (name == "admin_host" and given.toxiproxy):
-                raise ConfigError(f"{name.replace('_', '-')} has no effect without admin")
+                mistakes.found.append(f"{name.replace('_', '-')} has no effect without admin")
+        mistakes.refuse()
         return given
     token = admin_token(given.admin_token_file, "admin_token_file")
     if not given.admin.local and not (token and given.admin_tls_cert):

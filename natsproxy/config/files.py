@@ -16,7 +16,7 @@ from typing import Any
 
 from natsproxy.config.fitting import Fitting
 from natsproxy.config.settings import OPTIONS
-from natsproxy.errors import ConfigError
+from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.rules.file.parser import ONE_TABLE, load, parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
@@ -28,30 +28,49 @@ _BY_NAME = {option.name: option for option in OPTIONS}
 def read_file(path: Path) -> dict[str, Any]:
     """Return the option values of a configuration file, unread, by `Option.key`.
 
-    Raises ConfigError for a file that cannot be read, an unknown name and a value that its option refuses.
+    Raises ConfigError for a file that cannot be read, and with all mistakes in it.
+    """
+    found, mistakes = checked_file(path)
+    mistakes.refuse()
+    return found
+
+
+def checked_file(path: Path) -> tuple[dict[str, Any], Mistakes]:
+    """Return the option values of a configuration file that can be used, by `Option.key`, and the mistakes.
+
+    A mistake is an unknown name or a value that its option refuses.  Raises ConfigError for a file that
+    cannot be read.
     """
     text, document = read_document(path)
     found: dict[str, Any] = {}
+    mistakes = Mistakes()
     if isinstance(document.get("rules"), Mapping):
-        raise ConfigError(f"{path}:{line_of('rules', text)}: {ONE_TABLE}")
+        mistakes.found.append(f"{path}:{line_of('rules', text)}: {ONE_TABLE}")
+        del document["rules"]
     for name, value in _flat(document):
-        option = _BY_NAME.get(name)
-        place = f"{path}:{line_of(name, text)}"
-        if option is None:
-            near = difflib.get_close_matches(name, _BY_NAME, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(_BY_NAME))}"
-            raise ConfigError(f"{place}: there is no setting {name!r}{hint}")
-        items = value if isinstance(value, list) else [value]
-        if isinstance(value, list) and not option.many:
-            raise ConfigError(f"{place}: {name} takes one value")
-        try:
-            # Read here for the place of a mistake alone: click reads the raw value once more.
-            for item in items:
-                option.read(item)
-        except (ValueError, ConfigError) as error:
-            raise ConfigError(f"{place}: {name} {error}") from None
-        found[option.key] = items if option.many else value
-    return found
+        with mistakes.noted():
+            key, checked = _checked(name, value, f"{path}:{line_of(name, text)}")
+            found[key] = checked
+    return found, mistakes
+
+
+def _checked(name: str, value: Any, place: str) -> tuple[str, Any]:
+    """Return the key of an option, and its value as click takes it.  Raises ConfigError."""
+    option = _BY_NAME.get(name)
+    if option is None:
+        near = difflib.get_close_matches(name, _BY_NAME, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else f": there are {', '.join(sorted(_BY_NAME))}"
+        raise ConfigError(f"{place}: there is no setting {name!r}{hint}")
+    items = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and not option.many:
+        raise ConfigError(f"{place}: {name} takes one value")
+    try:
+        # Read here for the place of a mistake alone: click reads the raw value once more.
+        for item in items:
+            option.read(item)
+    except (ValueError, ConfigError) as error:
+        raise ConfigError(f"{place}: {name} {error}") from None
+    return option.key, items if option.many else value
 
 
 def inline_rules(path: Path) -> tuple[Rule, ...] | None:

@@ -7,7 +7,7 @@ and those of a session in `session/values.py`.  Durations are nanoseconds, sizes
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -19,8 +19,8 @@ from natsproxy.config.admin import AdminSettings, with_token
 from natsproxy.config.endpoints import LISTENER, UPSTREAM, Listener, Server
 from natsproxy.config.login import LoginSettings, read_login
 from natsproxy.config.recording import RECORD, RecordSettings
-from natsproxy.config.tls import TlsSettings, UpstreamTls, check_tls
-from natsproxy.errors import ConfigError
+from natsproxy.config.tls import TlsSettings, UpstreamTls, wrong_tls
+from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.option import (
     DURATION,
     FILE,
@@ -164,46 +164,55 @@ TLS_OPTIONS: Final = {
 
 
 def run_settings(values: Mapping[str, Any]) -> RunSettings:
-    """Return the settings of `natsproxy run` from typed values by `Option.key`.  Raises ConfigError."""
-    given = settings_from(RunSettings, values)
-    return replace(given, proxy=proxy_settings(values), admin=with_token(given.admin))
+    """Return the settings of `natsproxy run` from typed values by `Option.key`.
+
+    Raises ConfigError with all mistakes.
+    """
+    given, mistakes = settings_from(RunSettings, values), Mistakes()
+    with mistakes.noted():
+        given = replace(given, proxy=proxy_settings(values))
+    with mistakes.noted():
+        given = replace(given, admin=with_token(given.admin))
+    mistakes.refuse()
+    return given
 
 
 def proxy_settings(values: Mapping[str, Any]) -> ProxySettings:
     """Return the settings of a proxy from typed values by `Option.key`.
 
-    Raises ConfigError if two listeners are one, if a server is one of the proxy's own listening addresses, or
-    is named twice, and for settings that would have no effect.
+    Raises ConfigError with all mistakes: if two listeners are one, if a server is one of the proxy's own
+    listening addresses, or is named twice, and for settings that would have no effect.
     """
-    given = settings_from(ProxySettings, values)
-    _check_addresses(given)
+    given, mistakes = settings_from(ProxySettings, values), Mistakes()
+    mistakes.found += _wrong_addresses(given)
     if values["record_keep"] and given.record is None:
-        raise ConfigError(
+        mistakes.found.append(
             "record-keep has no effect without record: give the folder or file of the recording"
         )
-    check_tls(given.tls, given.upstream_tls, given.listen, given.upstream)
+    mistakes.found += wrong_tls(given.tls, given.upstream_tls, given.listen, given.upstream)
     record = given.record.rotated_in_time() if given.record is not None else None
-    identity, users = read_login(given.login)
-    if identity is not None and identity.logs_in:
-        _check_lent_login(given, identity)
-    return replace(given, record=record, identity=identity, client_users=users)
+    with mistakes.noted():
+        identity, users = read_login(given.login)
+        if identity is not None and identity.logs_in:
+            mistakes.found += _wrong_lent_login(given, identity)
+        given = replace(given, record=record, identity=identity, client_users=users)
+    mistakes.refuse()
+    return given
 
 
-def _check_addresses(given: ProxySettings) -> None:
+def _wrong_addresses(given: ProxySettings) -> Iterator[str]:
     everywhere = [listener for listener in given.listen if listener.address.host in WILDCARDS]
     for first, second in combinations(everywhere, 2):
         if first.address.port == second.address.port != 0:
-            raise ConfigError(
-                f"listen {first} and {second} are the same address: each takes IPv4 and IPv6, leave out one"
-            )
+            yield f"listen {first} and {second} are the same address: each takes IPv4 and IPv6, leave out one"
     for number, server in enumerate(given.upstream):
         for listen in (listener.address for listener in given.listen):
             # Port 0 is chosen by the system, which takes none that is in use.
             address = server.address
             if listen.port and listen.port == address.port and _may_be_the_same(listen, address):
-                raise ConfigError(f"upstream {address} is natsproxy's own address: name the server")
+                yield f"upstream {address} is natsproxy's own address: name the server"
         if server in given.upstream[:number]:
-            raise ConfigError(f"upstream {server} is given twice")
+            yield f"upstream {server} is given twice"
 
 
 _LOCAL = ("127.0.0.1", "::1", "localhost")
@@ -215,14 +224,14 @@ def _may_be_the_same(listen: Address, upstream: Address) -> bool:
     return listen.host == upstream.host or (listen.host in _LOCAL and upstream.host == "localhost")
 
 
-def _check_lent_login(given: ProxySettings, identity: Identity) -> None:
-    """Raise ConfigError where other settings let clients use the proxy's login unseen."""
+def _wrong_lent_login(given: ProxySettings, identity: Identity) -> Iterator[str]:
+    """Yield a sentence for each setting that lets clients use the proxy's login unseen."""
     if identity.clients == "certificate" and (
         given.tls.ca is None or not all(one.tls for one in given.listen)
     ):
-        raise ConfigError('client_auth = "certificate" needs tls_ca, and tls:// or wss:// on all listeners')
+        yield 'client_auth = "certificate" needs tls_ca, and tls:// or wss:// on all listeners'
     if given.session.unparsed == "pass":
-        raise ConfigError('unparsed = "pass" bypasses upstream_credentials: set it to "close"')
+        yield 'unparsed = "pass" bypasses upstream_credentials: set it to "close"'
 
 
 def legs(
@@ -242,5 +251,7 @@ def legs(
     tls = settings_from(TlsSettings, values, "tls")
     upstream_tls = settings_from(UpstreamTls, values, "upstream-tls")
     listeners, servers = (listen or Listener(),), () if upstream is None else (upstream,)
-    check_tls(tls, upstream_tls, listeners, servers)
+    wrong = tuple(wrong_tls(tls, upstream_tls, listeners, servers))
+    if wrong:
+        raise ConfigError(*wrong)
     return ProxySettings(listen=listeners, upstream=servers, tls=tls, upstream_tls=upstream_tls)

@@ -5,7 +5,7 @@ Light: the pytest plugin imports it in every run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,6 @@ from typing import Any, Final
 from natsproxy import converters
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.secret_files import SECRET_FILE
-from natsproxy.errors import ConfigError
 from natsproxy.option import DURATION, FILE, FLAG, HOST, ValueType, optional, setting, words
 from natsproxy.units import MILLISECOND, format_duration
 
@@ -87,22 +86,20 @@ class UpstreamTls:
     insecure: bool = setting(FLAG, False, "Do not verify server certificates: for tests only.")
 
 
-def check_tls(
+def wrong_tls(
     tls: TlsSettings, upstream_tls: UpstreamTls, listen: Sequence[Listener], upstream: Sequence[Server]
-) -> None:
-    """Raise ConfigError for a missing certificate, and for settings that would have no effect."""
+) -> Iterator[str]:
+    """Yield a sentence for a missing certificate, and for each setting that would have no effect."""
     listens = any(listener.tls for listener in listen)
     if listens and tls.cert is None:
-        raise ConfigError("tls-cert is missing: a tls:// listener needs a certificate")
+        yield "tls-cert is missing: a tls:// listener needs a certificate"
     if not listens and any(file is not None for file in (tls.cert, tls.key, tls.ca)):
-        raise ConfigError("tls-cert, tls-key and tls-ca need a tls:// listener, and there is none")
+        yield "tls-cert, tls-key and tls-ca need a tls:// listener, and there is none"
     if tls.allow_non_tls and not any(listener.scheme == "tls" for listener in listen):
-        raise ConfigError("allow-non-tls needs a tls:// listener, and there is none")
+        yield "allow-non-tls needs a tls:// listener, and there is none"
     if tls.allow_non_tls and tls.handshake_first == HandshakeFirst():
-        raise ConfigError(
-            "allow-non-tls needs INFO first: set tls-handshake-first to off, auto or a duration"
-        )
+        yield "allow-non-tls needs INFO first: set tls-handshake-first to off, auto or a duration"
     if upstream_tls.key is not None and upstream_tls.cert is None:
-        raise ConfigError("upstream-tls-key is given without upstream-tls-cert")
+        yield "upstream-tls-key is given without upstream-tls-cert"
     if upstream_tls.handshake_first and not all(server.tls for server in upstream):
-        raise ConfigError("upstream-tls-handshake-first is for tls:// servers only")
+        yield "upstream-tls-handshake-first is for tls:// servers only"

@@ -42,6 +42,7 @@ from natsproxy.rules.model.rule import Rule
 from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.session.identity import Identity
+from natsproxy.session.values import SessionSettings
 from natsproxy.units import MIB
 
 _MOST_NAMES: Final = 10_000  # names of rules whose firings are counted
@@ -257,8 +258,7 @@ class Proxy:
         `rules_in_force` waits for them.
         Raises ConfigError where the settings are a way around it; then nothing changes.
         """
-        if chain.guards and self.settings.session.unparsed == "pass":
-            raise ConfigError('unparsed = "pass" is a way around rules that deny or rewrite: make it "close"')
+        check_bypass(chain, self.settings.session)
         self._recording.record_rules(chain.text)
         if self._background is not None:  # else `serve` puts it in force
             chain.begin(now_ns())
@@ -389,3 +389,9 @@ class Proxy:
     def mark(self, text: str) -> None:
         """Write a note into the capture, where one is being made."""
         self._recording.mark(text)
+
+
+def check_bypass(chain: Chain, settings: SessionSettings) -> None:
+    """Raise ConfigError where the settings are a way around the rules."""
+    if chain.guards and settings.unparsed == "pass":
+        raise ConfigError('unparsed = "pass" is a way around rules that deny or rewrite: make it "close"')

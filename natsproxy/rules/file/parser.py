@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from natsproxy.errors import ConfigError
+from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.protocol.subjects import collide, is_subset
 from natsproxy.rules.file import expectations
 from natsproxy.rules.file.expectations import Expectation, expectation
@@ -51,7 +51,7 @@ NONE_NAMED: Final = "there are no rules in it: write `rules = []` if that is int
 def load(
     text: str, kinds: Mapping[str, Kind], *, source: str = "rules", expand: Expand | None = None
 ) -> tuple[Rule, ...]:
-    """Read the text of a rules file.  Raises ConfigError with the place of the first mistake."""
+    """Read the text of a rules file.  Raises ConfigError with a mistake of each rule, and its place."""
     document = _document(text, source)
     if "rules" not in document:
         raise ConfigError(f"{source}: {NONE_NAMED}")
@@ -101,22 +101,27 @@ def parse_rules(
     expand: Expand | None = None,
     first: int = 0,
 ) -> tuple[Rule, ...]:
-    """Read rules as plain tables (JSON, the configuration).  Raises ConfigError.
+    """Read rules as plain tables (JSON, the configuration).  Raises ConfigError with a mistake of each.
 
     first: the place of the first of them in its list, from 0.
     """
     place = place or Place()
     rules: list[Rule] = []
     names: dict[str, str] = {}
+    mistakes = Mistakes()
     for index, table in enumerate(tables, first):
-        if not isinstance(table, Mapping):
-            raise ConfigError(f"{place.of(index)}: {place.noun} {index + 1} must be a table, not {table!r}")
-        rule = _parse_rule(RuleReader(table, index, place), kinds, expand)
-        if rule.name in names:
-            where = place.of(index, "name")
-            raise ConfigError(f"{where}: there is one named {rule.name!r} already, at {names[rule.name]}")
-        names[rule.name] = rule.where
-        rules.append(rule)
+        with mistakes.noted():
+            if not isinstance(table, Mapping):
+                raise ConfigError(
+                    f"{place.of(index)}: {place.noun} {index + 1} must be a table, not {table!r}"
+                )
+            rule = _parse_rule(RuleReader(table, index, place), kinds, expand)
+            if rule.name in names:
+                where = place.of(index, "name")
+                raise ConfigError(f"{where}: there is one named {rule.name!r} already, at {names[rule.name]}")
+            names[rule.name] = rule.where
+            rules.append(rule)
+    mistakes.refuse()
     return tuple(rules)
 
 
