@@ -75,7 +75,7 @@ def _rules() -> None:
         traffic. SIGHUP loads the file again.
 
             natsproxy rules list        kinds, selectors, gates, roles; or one word
-            natsproxy rules cookbook    faults that people ask for, ready to use
+            natsproxy rules cookbook    faults and policies, ready to use
             natsproxy rules check FILE  mistakes, with their line
             natsproxy rules explain FILE --op PUB --subject orders.new
             natsproxy run --rules FILE --upstream nats://127.0.0.1:4223
@@ -209,7 +209,7 @@ def _exit_codes() -> None:
 TOPICS: Final[dict[str, tuple[str, Callable[[], None]]]] = {
     "rules": ("what a rule is, and where to look further", _rules),
     "selectors": ("the frames that a rule is about: selectors, gates, roles", _selectors),
-    "cookbook": ("faults that people ask for", show_cookbook),
+    "cookbook": ("faults and policies that people ask for", show_cookbook),
     "captures": ("recording, and what can be done with it", _captures),
     "sweep": ("faults at each place of a program's conversation, and verdicts", _sweep),
     "tls": ("TLS on both legs", _tls),

@@ -1,4 +1,4 @@
-"""`natsproxy rules cookbook`: faults that people ask for, as rules files."""
+"""`natsproxy rules cookbook`: faults and policies that people ask for, as rules files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[st
 @click.argument("name", required=False, shell_complete=_complete)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object for each.")
 def cookbook(name: str | None, as_json: bool) -> None:
-    """List faults that people ask for; with a NAME print its rules file.
+    """List faults and policies that people ask for; with a NAME print its rules file.
 
     \b
     natsproxy rules cookbook
     natsproxy rules cookbook lost-publish-ack > faults.toml
+    natsproxy rules cookbook keep-streams > policy.toml
     """
     if name is not None and name not in COOKBOOK:
         near = difflib.get_close_matches(name, COOKBOOK, 1)

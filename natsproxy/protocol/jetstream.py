@@ -60,6 +60,18 @@ _OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
 """
 
 
+API_VERBS: Final = tuple(verb.decode() for verb in _API)
+"""The verbs of the API, as in its subjects: "STREAM.CREATE" and so on."""
+
+
+def api_patterns(verb: str) -> tuple[bytes, ...]:
+    """Return the subject patterns of all calls of a verb, in every domain; verb: one of `API_VERBS`."""
+    raw = verb.encode()
+    ends = [raw] if len(_API[raw]) == _OPTIONAL.get(raw, 0) else []
+    ends += [raw + b".>"] if _API[raw] else []
+    return tuple(prefix + end for prefix in (b"$JS.API.", b"$JS.*.API.") for end in ends)
+
+
 class ApiCall(NamedTuple):
     """The parts of an API subject.
 

@@ -1,4 +1,4 @@
-"""The cookbook: the faults that people ask for, each as the text of a rules file.
+"""The cookbook: the faults and policies that people ask for, each as the text of a rules file.
 
 `natsproxy rules cookbook NAME` prints one.  Subjects, names and times in them are meant to be changed.
 """
@@ -9,7 +9,10 @@ from typing import Final, NamedTuple
 
 
 class Recipe(NamedTuple):
-    """One fault.  title: its name for people.  sees: a sentence on what the client sees.  rules: TOML."""
+    """One fault or policy.
+
+    title: its name for people.  sees: a sentence on what the client sees.  rules: TOML.
+    """
 
     name: str
     title: str
@@ -22,7 +25,7 @@ class Recipe(NamedTuple):
         return f"# {self.title}\n# {self.sees}\n{self.rules}"
 
 
-_LISTED: Final = (
+_FAULTS: Final = (
     Recipe(
         "lost-publish-ack",
         "The third publish ack is lost.",
@@ -207,4 +210,74 @@ rate = "7kB"
 """,
     ),
 )
-COOKBOOK: Final[dict[str, Recipe]] = {recipe.name: recipe for recipe in _LISTED}
+_POLICIES: Final = (
+    Recipe(
+        "keep-streams",
+        "Clients cannot delete or purge what JetStream keeps.",
+        "Such API calls get a permissions violation, in every JetStream domain; all others work.",
+        """
+[[rules]]
+name = "keep streams"
+kind = "deny"
+api = ["STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE", "CONSUMER.DELETE", "ACCOUNT.PURGE"]
+""",
+    ),
+    Recipe(
+        "read-only",
+        "A client may read messages and streams, and publish nothing.",
+        "Publishing gets a permissions violation; subscriptions and JetStream consumers work.",
+        """
+[[rules]]
+name = "read only"
+kind = "permissions"
+client = { name = "viewer*" }
+subscribe = ">"
+
+[rules.publish]
+allow = [
+  "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST", "$JS.API.STREAM.INFO.*",
+  "$JS.API.STREAM.MSG.GET.*", "$JS.API.DIRECT.GET.>", "$JS.API.CONSUMER.>", "$JS.ACK.>", "$JS.FC.>",
+]
+""",
+    ),
+    Recipe(
+        "tenant-prefix",
+        "The subjects of a client stand below a prefix.",
+        "The client works with its subjects as before; on the server each has the prefix, in streams too.",
+        """
+[[rules]]
+name = "tenant a"
+kind = "rewrite"
+client = { name = "a-*" }
+prefix = "tenant-a"
+jetstream = true
+""",
+    ),
+    Recipe(
+        "payload-limit",
+        "Orders above 64 KiB are refused.",
+        "A larger payload on such a subject gets the server's own error, and the connection closes.",
+        """
+[[rules]]
+name = "small orders"
+kind = "error"
+op = ["PUB", "HPUB"]
+subject = "orders.>"
+min_size = 65537
+text = "Maximum Payload Violation"
+""",
+    ),
+    Recipe(
+        "no-claimed-identity",
+        "Clients cannot claim to be somebody else in Nats-Request-Info.",
+        "Messages lose that header, with which servers say who asks a service; all others are kept.",
+        """
+[[rules]]
+name = "no claimed identity"
+kind = "headers"
+direction = "c2s"
+remove = ["Nats-Request-Info"]
+""",
+    ),
+)
+COOKBOOK: Final[dict[str, Recipe]] = {recipe.name: recipe for recipe in (*_FAULTS, *_POLICIES)}

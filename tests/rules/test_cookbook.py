@@ -286,6 +286,83 @@ async def run(name: str, program: Program) -> None:
     assert name != "refused-connects" or len(fired) == 3
 
 
+@recipe
+async def keep_streams(url: str, server: NatsServer) -> None:
+    denied = Called()
+    nc = await nats.connect(url, error_cb=denied.note)
+    js = await stream(nc)
+    await js.publish("orders.a", b"kept")
+    for call in ("STREAM.DELETE.ORDERS", "STREAM.PURGE.ORDERS", "STREAM.MSG.DELETE.ORDERS"):
+        for prefix in ("$JS.API", "$JS.here.API"):
+            denied.clear()
+            await nc.publish(f"{prefix}.{call}", b"{}", "_INBOX.x")
+            assert f'publish to "{prefix}.{call}"'.lower() in str((await denied.within())[0]).lower()
+    assert (await js.stream_info("ORDERS")).state.messages == 1
+    await nc.close()
+    direct = await nats.connect(server.url)
+    await direct.jetstream().delete_stream("ORDERS")
+    await direct.close()
+
+
+@recipe
+async def read_only(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+    source = await stream(direct)
+    await source.publish("orders.a", b"1")
+    denied = Called()
+    nc = await nats.connect(url, name="viewer of orders", error_cb=denied.note)
+    js = nc.jetstream()
+    reader = await js.pull_subscribe("orders.>", durable="reader")
+    (message,) = await reader.fetch(1, timeout=5)
+    await message.ack()
+    assert (await js.get_msg("ORDERS", 1)).data == b"1"
+    await nc.publish("orders.a", b"2")
+    assert 'publish to "orders.a"' in str((await denied.within())[0]).lower()
+    await nc.close()
+    assert (await source.stream_info("ORDERS")).state.messages == 1
+    await source.delete_stream("ORDERS")
+    await direct.close()
+
+
+@recipe
+async def tenant_prefix(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+    watched = await direct.subscribe("tenant-a.orders.>")
+    await settle(direct)
+    nc = await nats.connect(url, name="a-1")
+    js = await stream(nc)
+    await js.publish("orders.a", b"1")
+    assert (await watched.next_msg(5)).subject == "tenant-a.orders.a"
+    assert (await js.get_msg("ORDERS", 1)).subject == "orders.a"
+    await js.delete_stream("ORDERS")
+    await nc.close()
+    await direct.close()
+
+
+@recipe
+async def payload_limit(url: str, server: NatsServer) -> None:
+    lost = Called()
+    nc = await nats.connect(url, closed_cb=lost.note, allow_reconnect=False)
+    sub = await nc.subscribe("orders.>")
+    await nc.publish("orders.a", bytes(65_536))
+    assert len((await sub.next_msg(5)).data) == 65_536
+    await nc.publish("orders.a", bytes(65_537))
+    await lost.within()
+    assert "maximum payload violation" in str(nc.last_error).lower()
+
+
+@recipe
+async def no_claimed_identity(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+    sub = await direct.subscribe("who")
+    await settle(direct)
+    nc = await nats.connect(url)
+    await nc.publish("who", b"", headers={"Nats-Request-Info": '{"user":"root"}', "Trace": "1"})
+    assert (await sub.next_msg(5)).headers == {"Trace": "1"}
+    await nc.close()
+    await direct.close()
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_a_client_sees_what_the_recipe_says(name: str) -> None:
     await run(name, PROGRAMS[name])
@@ -306,5 +383,5 @@ def test_a_recipe_is_a_rules_file() -> None:
         assert load(one.text, KINDS), name
         assert one.text.startswith(f"# {one.title}\n# {one.sees}\n\n[[rules]]\n")
         assert all(len(line) <= 110 for line in one.text.splitlines())
-    assert len(COOKBOOK) == 15
+    assert len(COOKBOOK) == 20
     assert PROGRAMS.keys() ^ IN_TIME.keys() == COOKBOOK.keys()

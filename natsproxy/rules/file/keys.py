@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from natsproxy.protocol.jetstream import API_VERBS
 from natsproxy.rules.file import values
 from natsproxy.rules.file.reader import unknown_word
 from natsproxy.rules.model.rule import REQUIRED, Convert, Kind, Setting
@@ -26,6 +27,15 @@ def _peer(value: Any) -> Peer:
         except ValueError as error:
             raise ValueError(f"has {key!r}, which {error}") from None
     return Peer(**table)
+
+
+def _api_call(value: Any) -> str:
+    verb = values.text(value)
+    if verb not in API_VERBS:
+        raise ValueError(
+            f"must name calls of the JetStream API: {unknown_word(verb, list(API_VERBS), 'call')}"
+        )
+    return verb
 
 
 IDENTITY: Final = (
@@ -49,6 +59,13 @@ SELECTOR: Final = (
         None,
         "subject patterns, as the client writes them",
         'subject = ["orders.>", "quotes.*"]',
+    ),
+    Setting(
+        "api",
+        values.several(_api_call),
+        (),
+        "calls of the JetStream API by their verbs, in every domain; in place of subject",
+        'api = ["STREAM.DELETE", "STREAM.PURGE"]',
     ),
     Setting(
         "unless",

@@ -22,6 +22,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError, Mistakes
+from natsproxy.protocol.jetstream import api_patterns
 from natsproxy.protocol.subjects import collide, is_subset
 from natsproxy.rules.file import expectations
 from natsproxy.rules.file.expectations import Expectation, expectation
@@ -161,10 +162,14 @@ def _gate(found: dict[str, Any]) -> Gate:
 
 def _selector(reader: RuleReader, kind: Kind) -> Selector:
     found = reader.read(SELECTOR)
+    if found["api"]:
+        if found["subject"]:
+            raise reader.error("api", "stands in place of 'subject': give one of them")
+        found["subject"] = tuple(pattern for verb in found["api"] for pattern in api_patterns(verb))
     role: Role | None = found["role"]
     named = [
         key
-        for key in ("op", "subject", "queue", "header", "status", "role", "min_size", "max_size")
+        for key in ("op", "subject", "api", "queue", "header", "status", "role", "min_size", "max_size")
         if key in reader.table
     ]
     ops = op_mask(*found["op"]) if found["op"] else kind.ops
@@ -223,6 +228,7 @@ def _refuse_idle(reader: RuleReader, found: Mapping[str, Any]) -> None:
 
 
 _HOLDERS: Final = (
+    ("api", op_mask(Op.PUB, Op.HPUB), "a call of the API"),
     ("queue", op_mask(Op.SUB, Op.MSG, Op.HMSG), "a queue"),
     ("header", op_mask(Op.HPUB, Op.HMSG), "headers"),
     ("status", op_mask(Op.HPUB, Op.HMSG), "a status"),

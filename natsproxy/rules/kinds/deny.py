@@ -20,7 +20,9 @@ from natsproxy.rules.model.selector import Selector
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     """Return the action."""
     if not selector.subjects:
-        raise ValueError("it needs 'subject', the patterns that are denied")
+        raise ValueError(
+            "it needs 'subject', the patterns that are denied, or 'api', calls of the JetStream API"
+        )
     if selector.unless:
         raise ValueError("unless has no meaning for a denial: use a permission map with allow and deny")
     if selector.ops & ~(PUBS | SUBS | MSGS) or not selector.ops & (PUBS | SUBS):
@@ -44,5 +46,5 @@ subject = "admin.>"
 """,
     (MODE,),
     ops=PUBS | SUBS | MSGS,
-    selects=frozenset({"subject", "unless", "op", "client"}),
+    selects=frozenset({"subject", "api", "unless", "op", "client"}),
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.jetstream import API_VERBS, parse_api
+from natsproxy.protocol.subjects import compile_pattern
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load, parse_rules
 from natsproxy.rules.file.serialize import to_toml
@@ -138,6 +140,31 @@ def test_a_file_without_rules_needs_an_explicit_empty_list(text: str) -> None:
     with pytest.raises(ConfigError, match=r"r\.toml: there are no rules in it: write `rules = \[\]` if"):
         load(text, KINDS, source="r.toml")
     assert load(text + "rules = []\n", KINDS) == load(to_toml([]), KINDS) == ()
+
+
+@pytest.mark.parametrize("verb", API_VERBS)
+def test_api_selects_the_calls_of_a_verb(verb: str) -> None:
+    """In every domain, and no call of another verb, whose name may begin alike."""
+    rule = f'[[rules]]\nname = "a"\nkind = "deny"\napi = "{verb}"\n'
+    (one,) = load(rule, KINDS)
+    matches = [compile_pattern(pattern) for pattern in one.selector.subjects or ()]
+    for other in API_VERBS:
+        calls = [f"{other}{rest}" for rest in ("", ".S", ".S.C", ".S.C.f.g")]
+        for call in calls:
+            for prefix in ("$JS.API.", "$JS.hub.API."):
+                parsed = parse_api(f"{prefix}{call}".encode())
+                selected = any(match(f"{prefix}{call}".encode()) for match in matches)
+                assert selected >= (parsed is not None and parsed.verb == verb.encode()), call
+                assert not selected or other == verb or call.startswith(f"{verb}."), call
+        assert not any(match(f"$JS.hub.x.API.{other}.S".encode()) for match in matches)
+
+
+def test_api_stands_in_place_of_a_subject() -> None:
+    rule = '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "x"\napi = "INFO"\n'
+    with pytest.raises(ConfigError, match=":5: rule 'a': api stands in place of 'subject'"):
+        load(rule, KINDS)
+    with pytest.raises(ConfigError, match=r"there is no call 'STREAM.DELET'; did you mean 'STREAM.DELETE'"):
+        load('[[rules]]\nname = "a"\nkind = "deny"\napi = "STREAM.DELET"\n', KINDS)
 
 
 def test_json_tables_have_no_lines() -> None:
