@@ -20,6 +20,7 @@ from urllib.request import urlopen
 
 import bcrypt
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from natsproxy.capture.read.reader import open_capture
@@ -331,3 +332,33 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
         check=False,
     )
     assert [line for line in done.stderr.splitlines() if "natsproxy." in line] == []
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+def test_the_unit_is_confined() -> None:
+    """By the rating of systemd: below 3 of 10, where 0 is best."""
+    done = subprocess.run(
+        [
+            "systemd-analyze",
+            "security",
+            "--offline=true",
+            "--no-pager",
+            ROOT / "deploy" / "natsproxy.service",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = re.search(r"Overall exposure level for natsproxy.service: ([0-9.]+)", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) < 3
+
+
+def test_the_pod_monitor_finds_the_pods() -> None:
+    """Label and port are those of the pods."""
+    monitor = yaml.safe_load((ROOT / "deploy" / "monitoring" / "podmonitor.yaml").read_text())["spec"]
+    documents = yaml.safe_load_all((ROOT / "deploy" / "kubernetes.yaml").read_text())
+    (pods,) = [one["spec"]["template"] for one in documents if one["kind"] == "StatefulSet"]
+    assert monitor["selector"]["matchLabels"].items() <= pods["metadata"]["labels"].items()
+    ports = {port["name"] for one in pods["spec"]["containers"] for port in one.get("ports", [])}
+    assert {one["port"] for one in monitor["podMetricsEndpoints"]} <= ports
