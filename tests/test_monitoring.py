@@ -98,7 +98,7 @@ def test_compose_mounts_files_that_are_there() -> None:
             if source.startswith("."):
                 assert (FOLDER / source).is_file()
                 mounts[target] = FOLDER / source
-    others = {"compose.yaml", "alerts.test.yml"}
+    others = {"compose.yaml", "alerts.test.yml", "podmonitor.yaml"}
     assert {path.name for path in mounts.values()} | others == {path.name for path in FOLDER.iterdir()}
     (name,) = read("prometheus.yml")["rule_files"]
     assert f"/etc/prometheus/{name}" in mounts
