@@ -16,7 +16,7 @@ from typing import Any, Final
 from natsproxy.permissions.choices import Choice
 from natsproxy.permissions.needs import Need, Responses
 from natsproxy.permissions.proof import Proof
-from natsproxy.permissions.templates import Evidence
+from natsproxy.permissions.templates import COUNTED, Evidence
 from natsproxy.permissions.uses import By, Verb
 from natsproxy.printable import printable
 from natsproxy.protocol.errors import quote
@@ -37,7 +37,8 @@ def shown_time(t: int) -> str:
 def evidence_text(evidence: Evidence) -> str:
     """Return the evidence of a line for people: `214 frames, 37 values, 2026-01-01T00:00:00Z to ...`."""
     one = "" if evidence.distinct == (1,) else "s"
-    values = f", {' and '.join(map(str, evidence.distinct))} value{one}" if evidence.distinct else ""
+    counts = " and ".join(f"{count}{'+' if count >= COUNTED else ''}" for count in evidence.distinct)
+    values = f", {counts} value{one}" if counts else ""
     first, last = shown_time(evidence.first), shown_time(evidence.last)
     when = first if first == last else f"{first} to {last}"
     denied = f", {evidence.denied} denied" if evidence.denied else ""

@@ -23,8 +23,8 @@ DISTINCT: Final = 3
 """Values from which on a number or an id becomes `*`."""
 WORDS: Final = 20
 """Values from which on a word becomes `*`."""
-_COUNTED: Final = 10_000
-"""Values of one position that are counted."""
+COUNTED: Final = 10_000
+"""Values of one position that are counted; so many, or more, were seen where this number is given."""
 
 
 class Place(NamedTuple):
@@ -61,7 +61,7 @@ class Evidence:
     def note(self, position: int, values: Iterable[bytes]) -> None:
         """Note values at a position."""
         known = self.values.setdefault(position, set())
-        if len(known) < _COUNTED:
+        if len(known) < COUNTED:
             known.update(values)
 
     def join(self, other: Evidence) -> None:
@@ -74,8 +74,8 @@ class Evidence:
 
     @property
     def distinct(self) -> tuple[int, ...]:
-        """The number of distinct values at each `*`, at most `_COUNTED`."""
-        return tuple(min(_COUNTED, len(self.values[position])) for position in sorted(self.values))
+        """The number of distinct values at each `*`, at most `COUNTED`."""
+        return tuple(min(COUNTED, len(self.values[position])) for position in sorted(self.values))
 
 
 class _Key(NamedTuple):

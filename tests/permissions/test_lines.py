@@ -8,6 +8,7 @@ import pytest
 
 from natsproxy.permissions.formats import evidence_text
 from natsproxy.permissions.needs import needs_of
+from natsproxy.permissions.templates import COUNTED, Evidence
 from natsproxy.permissions.uses import By, Verb
 from natsproxy.units import MINUTE, SECOND
 from tests.permissions.kit import (
@@ -90,6 +91,17 @@ def test_a_line_has_its_evidence(tmp_path: Path) -> None:
     ((place, evidence),) = need(tmp_path, *frames).lines.items()
     assert (place.subject, evidence.frames, evidence.distinct) == (b"o.*.created", 5, (3,))
     assert evidence.last - evidence.first == 40_000_000
+
+
+@pytest.mark.parametrize(
+    ("values", "text"), [(COUNTED - 1, f"{COUNTED - 1} values,"), (COUNTED + 1, f"{COUNTED}+ values,")]
+)
+def test_values_are_counted_up_to_a_bound(values: int, text: str) -> None:
+    evidence = Evidence(frames=values, first=0, last=0)
+    for value in range(values):
+        evidence.note(1, (b"%d" % value,))
+    assert text in evidence_text(evidence)
+    assert len(evidence.values[1]) <= COUNTED
 
 
 def test_a_subscription_keeps_its_queue(tmp_path: Path) -> None:
