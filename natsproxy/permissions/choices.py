@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from natsproxy.permissions.marks import Mark, marked
 from natsproxy.permissions.templates import Place
 from natsproxy.permissions.uses import Verb
 from natsproxy.protocol.jetstream import parse_api
-from natsproxy.protocol.subjects import STAR, is_subset
+from natsproxy.protocol.subjects import STAR, TAIL, is_subset
 
 _CREATE: Final = (b"CONSUMER.CREATE", b"CONSUMER.DURABLE.CREATE")
 _JAVASCRIPT: Final = ("nats.js", "nats.ws")
@@ -99,8 +98,8 @@ def choices(
 ) -> list[Choice]:
     """Return the choices of a client, in the order of their subjects.
 
-    flow: the API subjects with which it made consumers with flow control.  denied: what the server denied
-    each time.
+    flow: the templates of the API subjects with which it made consumers with flow control.  denied: what
+    the server denied each time.
     """
     published = [place.subject for place in lines if place.verb == Verb.PUBLISH]
     found = [*_rare(published, langs), *_flow_control(flow), *_other_acks(published)]
@@ -136,10 +135,10 @@ def _rare(published: list[bytes], langs: set[str]) -> Iterator[Choice]:
 def _flow_control(created: Iterable[bytes]) -> Iterator[Choice]:
     for subject in created:
         call = parse_api(subject)
-        assert call is not None  # only such a subject creates
-        generated = not call.consumer or marked(subject)[call.start + 1].mark == Mark.GENERATED
-        consumer = STAR if generated else call.consumer
-        yield Choice(b"$JS.FC.%b.%b.*" % (call.stream, consumer), _FLOW)
+        # A line may be wider than any call: a recorded client can publish to `$JS.API.>`, too.
+        named = (b"", b"") if call is None else (call.stream, call.consumer)
+        names = tuple(STAR if name in (b"", TAIL) else name for name in named)
+        yield Choice(b"$JS.FC.%b.%b.*" % names, _FLOW)
 
 
 def _names(subject: bytes) -> tuple[bytes, bytes]:

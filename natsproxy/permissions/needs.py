@@ -80,7 +80,6 @@ class _Gathered:
         self.templates = Templates(distinct, words)
         self.responses = Responses()
         self.clients: set[Client] = set()
-        self.flow: set[bytes] = set()
 
 
 def needs_of(
@@ -106,8 +105,6 @@ def needs_of(
             one.templates.add(use)
         else:
             one.responses.add(use)
-        if use.flow_control:
-            one.flow.add(use.subject)
     return [_need(label, found[label]) for label in sorted(found)]
 
 
@@ -117,4 +114,5 @@ def _need(label: str, one: _Gathered) -> Need:
     denied = [place for place in found if place not in lines]
     responses = one.responses if one.responses.most else None
     langs = {client.lang for client in one.clients}
-    return Need(label, one.clients, lines, responses, choices(lines, langs, one.flow, denied))
+    flow = [place.subject for place, evidence in found.items() if evidence.flow_control]
+    return Need(label, one.clients, lines, responses, choices(lines, langs, flow, denied))

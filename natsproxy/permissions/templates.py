@@ -44,7 +44,7 @@ class Evidence:
     """The uses behind a line.
 
     first, last: Unix ns.  denied: the uses that the server denied.  values: the distinct tokens at each
-    position that is `*`.
+    position that is `*`.  flow_control: one of them created a consumer with flow control.
     """
 
     frames: int = 0
@@ -52,6 +52,7 @@ class Evidence:
     last: int = 0
     denied: int = 0
     values: dict[int, set[bytes]] = field(default_factory=dict)
+    flow_control: bool = False
 
     def saw(self, t: int) -> None:
         """Count a use."""
@@ -68,6 +69,7 @@ class Evidence:
         """Add the uses of another line."""
         self.frames += other.frames
         self.denied += other.denied
+        self.flow_control |= other.flow_control
         self.first, self.last = min(self.first, other.first), max(self.last, other.last)
         for position, values in other.values.items():
             self.note(position, values)
@@ -142,6 +144,7 @@ class Templates:
             evidence.denied += 1
             return
         evidence.saw(use.t)
+        evidence.flow_control |= use.flow_control
         for at, token in enumerate(tokens):
             if token.mark == Mark.GENERATED:
                 evidence.note(at, (token.text,))

@@ -170,6 +170,20 @@ CHOICES = [
     ([pub(b"$JS.ACK.hub.szMpdrwD.S.C.1.2.3.1795650499850975629.4")], "go", ["$JS.ACK.S.C.>"]),
     ([pub(b"$JS.API.CONSUMER.CREATE.S", b"", b'{"config":{"flow_control":true}}')], "", ["$JS.FC.S.*.*"]),
     ([pub(b"$JS.API.CONSUMER.CREATE.S", b"", b'{"config":{"flow_control":false}}')], "", []),
+    (
+        [
+            pub(b"$JS.API.CONSUMER.CREATE.S.c-%d" % n, b"", b'{"config":{"flow_control":true}}')
+            for n in (1, 2, 3)
+        ],
+        "",
+        ["$JS.FC.S.*.*"],
+    ),
+    ([pub(b"$JS.API.CONSUMER.CREATE.S.C", b"", b'{"config":{"flow_control":true}}')], "", ["$JS.FC.S.C.*"]),
+    (
+        [pub(b"$JS.API.CONSUMER.CREATE.S", b"", b'{"config":{"flow_control":true}}'), pub(b"$JS.API.>")],
+        "",
+        ["$JS.FC.*.*.*"],
+    ),
     ([pub(b"orders")], "go", []),
 ]
 
