@@ -9,10 +9,10 @@ same host, so the two headers are checked for reads, too.
 
 from __future__ import annotations
 
-import hmac
 import re
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -21,8 +21,11 @@ from starlette.responses import JSONResponse
 from natsproxy.addresses import is_ip
 from natsproxy.admin.http_server import App
 from natsproxy.admin.page.sessions import Sessions
+from natsproxy.config.admin import Caller, token_hash
 from natsproxy.config.endpoints import HttpListener
 
+CALLER: Final = "natsproxy.caller"
+"""The key of the `Caller` in the scope of a request."""
 _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 _PRIVATE: Final = (".internal", ".local", ".localhost")
 """Suffixes of names outside public DNS, which another site cannot rebind."""
@@ -41,16 +44,16 @@ _HEADERS: Final = [
 class Guard:
     """An ASGI wrapper that checks the token, and refuses requests of other sites.
 
-    token: "" for none.  hosts: further names under which clients reach the listener.  private: so are all IP
-    addresses, and all names that are in no public DNS.  open_paths: those that need no token.  sessions: of
-    browsers, which need none either.
+    callers: by the SHA-256 of their tokens, empty where no token is needed.  hosts: further names under which
+    clients reach the listener.  private: so are all IP addresses, and all names that are in no public DNS.
+    open_paths: those that need no token.  sessions: of browsers, which need none either.
     """
 
     def __init__(
         self,
         app: App,
         listener: HttpListener,
-        token: str = "",
+        callers: Mapping[bytes, Caller] = MappingProxyType({}),
         hosts: Iterable[str] = (),
         open_paths: Iterable[str] = (),
         sessions: Sessions | None = None,
@@ -58,7 +61,7 @@ class Guard:
         private: bool = False,
     ) -> None:
         self._app = app
-        self._token = token.encode()
+        self._callers = callers
         self._open = frozenset(open_paths)
         self._sessions = sessions
         self._private = private
@@ -102,8 +105,11 @@ class Guard:
         # Requests for images and scripts have no Origin; a link to the page is allowed.
         if not is_open and headers.get(b"sec-fetch-site", "") not in _OWN:
             return 403, _OTHER_SITES
-        if self._token and not is_open and not self._knows(headers):
-            return 401, "the token is missing or wrong: Authorization: Bearer TOKEN"
+        if not is_open:
+            caller = self._caller(headers)
+            if caller is None:
+                return 401, "the token is missing or wrong: Authorization: Bearer TOKEN"
+            scope[CALLER] = caller
         return None
 
     def _is_name(self, host: str) -> bool:
@@ -121,9 +127,15 @@ class Guard:
             return False
         return (parts.scheme, parts.netloc.lower()) == (scheme, host.lower())
 
-    def _knows(self, headers: dict[bytes, str]) -> bool:
+    def _caller(self, headers: dict[bytes, str]) -> Caller | None:
+        """Return who asks, None for somebody unknown."""
+        if not self._callers:
+            return Caller()
         cookies = headers.get(b"cookie")
-        if cookies and self._sessions and self._sessions.knows(cookies, headers.get(b"host", "")):
-            return True
+        if cookies and self._sessions:
+            caller = self._sessions.caller(cookies, headers.get(b"host", ""))
+            if caller is not None:
+                return caller
         scheme, _, given = headers.get(b"authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
+        # A hash is looked up: how long that takes tells nothing of a token.
+        return self._callers.get(token_hash(given.strip())) if scheme.lower() == "bearer" else None

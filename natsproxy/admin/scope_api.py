@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import HttpServer
+from natsproxy.config.admin import Caller, token_hash
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import NatsproxyError
 
@@ -106,5 +107,6 @@ def scope_server(
     hosts: Iterable[str] = (),
 ) -> HttpServer:
     """Return the server of the API.  token: that requests must bring, "" for none."""
-    guard = Guard(ScopeApp(scopes), listener, token, hosts, private=not listener.local)
+    callers = {token_hash(token): Caller()} if token else {}
+    guard = Guard(ScopeApp(scopes), listener, callers, hosts, private=not listener.local)
     return HttpServer(guard, listener, report, most_body=_MOST_BODY, holds=guard.holds)

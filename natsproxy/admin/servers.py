@@ -47,7 +47,7 @@ def http_servers(
         sessions = Sessions()
         page = PageApp(admin_app(proxies, config, settings.admin_captures, sessions), sessions)
         open_paths = page.paths.union(OPEN_PATHS)
-        guard = Guard(page, settings.admin, settings.token, settings.admin_host, open_paths, sessions)
+        guard = Guard(page, settings.admin, settings.callers, settings.admin_host, open_paths, sessions)
         servers["admin"] = HttpServer(guard, settings.admin, managed.report, holds=guard.holds)
     if settings.toxiproxy is not None:
         base = replace(managed.proxy.settings, seed=managed.proxy.seed)

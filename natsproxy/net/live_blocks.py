@@ -2,8 +2,8 @@
 
 Records are made as for a capture, without secrets.  If no capture is being made, a separate builder takes
 them: between two looks it keeps the first `KEPT` bytes and counts the rest.  If one is, the sample is the
-first block that the recorder seals between two looks, and the others are counted; viewers then see what the
-capture has, and `selection` is ignored.
+first block with frames that the recorder seals between two looks, and the others are counted; viewers then
+see what the capture has, and `selection` is ignored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class LiveBlocks:
     def sealed(self, block: SealedBlock, mono0: int) -> None:
         """Take a block of the recorder, which has just been sealed."""
         look = self._look
-        first, mono0 = (block, mono0) if look.block is None else (look.block, look.mono0)
+        # One without frames, of a note alone, is no sample.
+        first, mono0 = (look.block, look.mono0) if look.block and look.block.frames else (block, mono0)
         self._look = Look(first, mono0, look.frames + block.frames, look.bytes + block.length)
 
     def missed(self, missed: Missed | None) -> None:

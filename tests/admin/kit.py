@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import trio
@@ -18,6 +19,7 @@ from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.page.app import PageApp
 from natsproxy.admin.page.sessions import Sessions
+from natsproxy.config.admin import Caller, token_hash
 from natsproxy.config.endpoints import HttpListener, Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
@@ -103,8 +105,13 @@ def answer_of(received: bytes) -> Answer:
 
 
 @asynccontextmanager
-async def running(upstream: NatsServer, folder: Path | None = None, **settings: Any) -> AsyncIterator[Api]:
-    """Run a proxy with its API.  folder: for captures that the API begins."""
+async def running(
+    upstream: NatsServer,
+    folder: Path | None = None,
+    callers: Mapping[bytes, Caller] = MappingProxyType({}),
+    **settings: Any,
+) -> AsyncIterator[Api]:
+    """Run a proxy with its API.  folder: for captures of the API.  callers: others than `TOKEN`'s."""
     proxy = Proxy(
         ProxySettings(
             listen=(Listener(),), upstream=(Server(Address("127.0.0.1", upstream.port)),), seed=7, **settings
@@ -114,7 +121,9 @@ async def running(upstream: NatsServer, folder: Path | None = None, **settings: 
     listener = HttpListener(Address("127.0.0.1", 0))
     sessions = Sessions()
     page = PageApp(admin_app({"main": managed}, {"seed": 7}, folder, sessions), sessions)
-    app = Guard(page, listener, TOKEN, (), page.paths.union(OPEN_PATHS), sessions)
+    app = Guard(
+        page, listener, {token_hash(TOKEN): Caller(), **callers}, (), page.paths.union(OPEN_PATHS), sessions
+    )
     server = HttpServer(app, listener, reports.append)
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:

@@ -37,7 +37,7 @@ async def test_a_capture_from_begin_to_download(nats_server: NatsServer, tmp_pat
         assert len(part.body) == int(part.headers["content-length"])
         growing = tmp_path / "part.ncap"
         growing.write_bytes(part.body)
-        assert marks_of(growing) == ["here"]
+        assert marks_of(growing) == ["capture started by admin, name run", "here"]
         assert b"orders.1" in part.body
         assert b"other" not in part.body
         assert (await api.ask("POST", "capture/rotate")).status == 200

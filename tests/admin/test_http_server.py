@@ -22,6 +22,7 @@ from natsproxy.addresses import Address
 from natsproxy.admin.guard import Guard
 from natsproxy.admin.http_server import App, HttpServer
 from natsproxy.admin.streamed import Streamed
+from natsproxy.config.admin import Caller, token_hash
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import ConfigError
 from tests.kit.authority import Authority
@@ -279,7 +280,9 @@ class Guarded(Said):
 
     def __init__(self, token: str = TOKEN, hosts: tuple[str, ...] = ()) -> None:
         super().__init__()
-        self.app = self.guard = Guard(self.app, LOOPBACK, token, hosts, open_paths=["/open"])
+        self.app = self.guard = Guard(
+            self.app, LOOPBACK, {token_hash(token): Caller()} if token else {}, hosts, open_paths=["/open"]
+        )
 
 
 @pytest.mark.parametrize(

@@ -95,11 +95,13 @@ class Captures:
         settings = capture_settings(self._folder / call.body["name"], call.body.get("settings", {}))
         await trio.to_thread.run_sync(partial(self._folder.mkdir, parents=True, exist_ok=True))
         call.proxy.proxy.start_recording(settings)
+        call.tell("capture started", name=call.body["name"])
         return await self.show(call)
 
     async def stop(self, call: ApiCall) -> dict[str, Any]:
         """End the capture; return when its index is written."""
         _recording(call)
+        call.tell("capture stops")  # before its end, so that it has a note of it
         with trio.CancelScope(shield=True):  # a client that disconnects must not cancel the stop
             await call.proxy.proxy.stop_recording()
         return await self.show(call)
@@ -107,12 +109,14 @@ class Captures:
     async def rotate(self, call: ApiCall) -> dict[str, Any]:
         """Begin a new segment."""
         _recording(call)
+        call.tell("new segment")
         call.proxy.proxy.rotate()
         return await self.show(call)
 
     async def mark(self, call: ApiCall) -> dict[str, Any]:
         """Write a note into the capture."""
         _recording(call)
+        call.tell("capture marked", noted=False)
         call.proxy.proxy.mark(call.body["text"])
         return await self.show(call)
 

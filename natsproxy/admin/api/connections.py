@@ -197,15 +197,18 @@ async def _patch(call: ApiCall) -> dict[str, Any]:
     relay, body = _relay(call), call.body
     if "suspended" in body:
         relay.control(partial(Control.suspend, on=body["suspended"]))
+        call.tell("connection suspended" if body["suspended"] else "connection resumed", conn=relay.conn)
     if "paused" in body:
         paused = body["paused"]
         lasts = times.ns(paused, "paused") if isinstance(paused, str) else None if paused else 0
         relay.control(partial(Control.pause, lasts=lasts))
+        call.tell("connection unpaused" if lasts == 0 else "connection paused", conn=relay.conn)
     return _facts(relay)
 
 
 async def _close(call: ApiCall) -> Reply:
     relay, query = _relay(call), call.query
+    call.tell("connection closed", conn=relay.conn)
     detail = query["reason"] or "an operator closed it"
     if query["error"] is not None:
         error = query["error"]

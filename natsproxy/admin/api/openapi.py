@@ -19,7 +19,7 @@ _PARTS: Final = {
 _MEANINGS: Final = {
     400: "The request is not as described here.",
     401: "The token is missing or wrong.",
-    403: "The request comes from a page of another site.",
+    403: "The request comes from a page of another site, or the token may only read.",
     404: "There is nothing of that name.",
     409: "It cannot be done now.",
     412: "Somebody has changed it meanwhile.",

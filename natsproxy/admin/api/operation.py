@@ -13,8 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from natsproxy.admin.api.schema import Schema, check, unknown
+from natsproxy.admin.guard import CALLER
 from natsproxy.admin.managed import ManagedProxy
+from natsproxy.config.admin import Caller
 from natsproxy.errors import CaptureError, ConfigError
+from natsproxy.events import Notice
+from natsproxy.net.clock import now_ns
 from natsproxy.net.rule_book import StaleRules
 
 MOST_BODY: Final = 256 * 1024
@@ -82,13 +86,27 @@ class Param:
 
 @dataclass(frozen=True)
 class ApiCall:
-    """A validated request: its proxy, the parts of its path, its parameters and its body."""
+    """A validated request: its proxy, who asks, the parts of its path, its parameters and its body."""
 
     proxy: ManagedProxy
+    caller: Caller
     path: Mapping[str, str]
     query: Mapping[str, Any]
     body: Any
     headers: Mapping[str, str]
+
+    def tell(self, text: str, conn: int | None = None, *, noted: bool = True, **facts: object) -> None:
+        """Log a change and who made it, and note both in the capture.
+
+        conn: of one connection.  noted: False where the capture has a note of it anyway.
+        """
+        proxy, who = self.proxy.proxy, self.caller.name
+        proxy.emit(Notice(now_ns(), conn, "info", text, {"by": who, **facts}))
+        if not noted:
+            return
+        about = {**({} if conn is None else {"connection": conn}), **facts}
+        told = "".join(f", {name} {value}" for name, value in about.items() if value is not None)
+        proxy.mark(f"{text} by {who}{told}")
 
 
 Run = Callable[[ApiCall], Awaitable[Any]]
@@ -101,7 +119,8 @@ class Operation:
     name: the operation id.  text: a sentence, the summary; what follows it is the description.
     run: returns the value of the answer, a `Reply` or a response.  answer: the schema of the value, or a
     media type for another kind of content; None for no content.  status: of success.  more: the further
-    statuses that it may have, beside those of every operation.  open: it needs no token.
+    statuses that it may have, beside those of every operation.  open: it needs no token.  changes: whether it
+    changes something; without it, all but GET do.
     """
 
     method: str
@@ -116,6 +135,12 @@ class Operation:
     status: int = 200
     more: tuple[int, ...] = ()
     open: bool = False
+    changes: bool | None = None
+
+    @property
+    def refused_to_readers(self) -> bool:
+        """True if it changes something."""
+        return self.method != "GET" if self.changes is None else self.changes
 
     @property
     def parts(self) -> list[str]:
@@ -139,6 +164,9 @@ async def perform(
     shapes: Mapping[str, Schema],
 ) -> Response:
     """Answer a request."""
+    caller: Caller = request.scope.get(CALLER) or Caller()
+    if operation.refused_to_readers and not caller.changes:
+        return failure(403, f"{caller.name} may only read: the token has the role reader")
     try:
         call = await _read_call(operation, request, proxies, shapes)
         answer = await operation.run(call)
@@ -188,7 +216,8 @@ async def _read_call(
             raise ApiError(400, f"there is no parameter {given[:80]!r}: {unknown(given, known)}")
     query = {param.name: param.read(request) for param in operation.params}
     body = await _body(operation, request, shapes)
-    return ApiCall(managed, path, query, body, request.headers)
+    caller: Caller = request.scope.get(CALLER) or Caller()
+    return ApiCall(managed, caller, path, query, body, request.headers)
 
 
 async def _body(operation: Operation, request: Request, shapes: Mapping[str, Schema]) -> Any:

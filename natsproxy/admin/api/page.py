@@ -37,8 +37,18 @@ SHAPES: Final = {
             "seconds": whole("The time in which it is good, once."),
         }
     ),
+    "Caller": fields(
+        {
+            "name": text("The name of the token; admin where none is needed."),
+            "changes": flag("They may change something; else they may read."),
+        }
+    ),
     "Words": fields({section: items(_WORD) for section in SECTIONS}),
 }
+
+
+async def _caller(call: ApiCall) -> dict[str, Any]:
+    return {"name": call.caller.name, "changes": call.caller.changes}
 
 
 async def _words(_: ApiCall) -> dict[str, Any]:
@@ -54,8 +64,8 @@ def _with_rule(word: Any) -> Any:
 def operations(sessions: Sessions) -> tuple[Operation, ...]:
     """Return the operations.  sessions: where a link makes one."""
 
-    async def link(_: ApiCall) -> dict[str, Any]:
-        return {"path": f"{LOGIN}?{sessions.link()}", "seconds": int(LINK)}
+    async def link(call: ApiCall) -> dict[str, Any]:
+        return {"path": f"{LOGIN}?{sessions.link(call.caller)}", "seconds": int(LINK)}
 
     return (
         Operation(
@@ -66,6 +76,15 @@ def operations(sessions: Sessions) -> tuple[Operation, ...]:
             link,
             shape("PageLink"),
             status=201,
+            changes=False,
+        ),
+        Operation(
+            "GET",
+            "/v1/caller",
+            "getCaller",
+            "Who asks, by the token, and what they may do.",
+            _caller,
+            shape("Caller"),
         ),
         Operation(
             "GET",

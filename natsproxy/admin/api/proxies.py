@@ -11,8 +11,6 @@ from natsproxy.admin.api import times
 from natsproxy.admin.api.operation import ApiCall, Operation, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
-from natsproxy.events import Notice
-from natsproxy.net.clock import now_ns
 
 SHAPES: Final = {
     "Error": fields({"error": text("A sentence about it.")}),
@@ -76,7 +74,7 @@ async def _get(call: ApiCall) -> dict[str, Any]:
 async def _drain(call: ApiCall) -> Reply:
     proxy = call.proxy.proxy
     within = None if call.body.get("within") is None else times.seconds(call.body["within"], "within")
-    proxy.emit(Notice(now_ns(), None, "info", "draining", {"by": "admin", "connections": len(proxy.relays)}))
+    call.tell("draining", connections=len(proxy.relays))
     proxy.start_drain(within)
     return Reply(_to_json(call.proxy), 202)
 

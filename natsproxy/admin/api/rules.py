@@ -13,7 +13,6 @@ from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param, R
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.slices import sliced
-from natsproxy.events import Notice
 from natsproxy.net.clock import now_ns
 from natsproxy.net.rule_book import RuleEntry
 from natsproxy.rules.file.parser import parse_rules
@@ -134,10 +133,6 @@ def _revision(call: ApiCall, *, needed: bool) -> str | None:
     return None if given.strip() == "*" else given.strip().strip('"')
 
 
-def _tell(call: ApiCall, text: str, **facts: object) -> None:
-    call.proxy.proxy.emit(Notice(now_ns(), None, "info", text, {"by": "admin", **facts}))
-
-
 # -- operations
 
 
@@ -164,7 +159,7 @@ async def _replace(call: ApiCall) -> Reply:
             rules.append((rule, change.get("enabled", True)))
     book.replace(rules, revision)
     await call.proxy.proxy.rules_in_force()
-    _tell(call, "rules replaced", rules=len(rules))
+    call.tell("rules replaced", rules=len(rules))
     return await _listed(call.proxy)
 
 
@@ -179,7 +174,7 @@ async def _add(call: ApiCall) -> Reply:
     _refuse_more(book.entries)
     book.put(rule, enabled=call.body.get("enabled", True), lasts=lasts)
     await call.proxy.proxy.rules_in_force()
-    _tell(call, "rule added", rule=rule.name, lasts=call.body.get("for"))
+    call.tell("rule added", rule=rule.name, lasts=call.body.get("for"))
     return _one(call, rule.name, 201)
 
 
@@ -205,7 +200,7 @@ async def _put(call: ApiCall) -> Reply:
     book.check(revision)
     book.put(rule, enabled=call.body.get("enabled"))
     await call.proxy.proxy.rules_in_force()
-    _tell(call, "rule changed" if known else "rule added", rule=name)
+    call.tell("rule changed" if known else "rule added", rule=name)
     return _one(call, name, 200 if known else 201)
 
 
@@ -220,7 +215,7 @@ async def _patch(call: ApiCall) -> Reply:
         raise ApiError(422, "a rule keeps its name: remove it and add another one")
     book.put(rule, enabled=body.get("enabled"), lasts=lasts)
     await call.proxy.proxy.rules_in_force()
-    _tell(call, "rule changed", rule=name, enabled=body.get("enabled"))
+    call.tell("rule changed", rule=name, enabled=body.get("enabled"))
     return _one(call, name)
 
 
@@ -231,13 +226,13 @@ async def _delete(call: ApiCall) -> None:
     book.check(_revision(call, needed=False))
     book.remove(name)
     await call.proxy.proxy.rules_in_force()
-    _tell(call, "rule removed", rule=name)
+    call.tell("rule removed", rule=name)
 
 
 async def _reset(call: ApiCall) -> Reply:
     call.proxy.proxy.rules.reset()
     await call.proxy.proxy.rules_in_force()
-    _tell(call, "rules reset to the file")
+    call.tell("rules reset to the file")
     return await _listed(call.proxy)
 
 

@@ -14,6 +14,7 @@ import trio
 from starlette.requests import cookie_parser
 
 from natsproxy.addresses import split_host_port
+from natsproxy.config.admin import Caller
 
 LINK: Final = 60.0
 """Seconds for which a link is valid."""
@@ -22,32 +23,33 @@ IDLE: Final = 12 * 3600.0
 _MOST: Final = 100  # links, and sessions
 
 
+_Table = dict[str, tuple[float, Caller]]
+"""Expiry time and caller, by a code."""
+
+
 class Sessions:
-    """The unused links and the sessions, each with its expiry time."""
+    """The unused links and the sessions, each of a caller and with its expiry time."""
 
     def __init__(self) -> None:
-        self._links: dict[str, float] = {}
-        self._sessions: dict[str, float] = {}
+        self._links: _Table = {}
+        self._sessions: _Table = {}
 
-    def link(self) -> str:
-        """Return the code of a new link."""
-        return _add(self._links, LINK)
+    def link(self, caller: Caller) -> str:
+        """Return the code of a new link, for a browser of this caller."""
+        return _add(self._links, LINK, caller)
 
     def enter(self, code: str) -> str | None:
         """Use up a link; return the name of its new session, None for an unknown code."""
-        ends = self._links.pop(code, None)
-        if ends is None or ends < trio.current_time():
-            return None
-        return _add(self._sessions, IDLE)
+        caller = _taken(self._links, code)
+        return None if caller is None else _add(self._sessions, IDLE, caller)
 
-    def knows(self, cookies: str, host: str) -> bool:
-        """Tell whether a Cookie header names a session.  host: the Host header beside it."""
+    def caller(self, cookies: str, host: str) -> Caller | None:
+        """Return whose session a Cookie header names, None for none.  host: the Host header beside it."""
         name = _named(cookies, cookie_name(host))
-        ends = self._sessions.pop(name, None)
-        if ends is None or ends < trio.current_time():
-            return False
-        self._sessions[name] = trio.current_time() + IDLE  # now the youngest
-        return True
+        caller = _taken(self._sessions, name)
+        if caller is not None:
+            self._sessions[name] = trio.current_time() + IDLE, caller  # now the youngest
+        return caller
 
 
 def cookie_name(host: str) -> str:
@@ -63,9 +65,15 @@ def _named(cookies: str, name: str) -> str:
     return cookie_parser(cookies).get(name, "")  # other applications on this host may set malformed ones
 
 
-def _add(table: dict[str, float], lasts: float) -> str:
+def _taken(table: _Table, code: str) -> Caller | None:
+    """Take an entry out of a table; return whose it was, None if it is not there or has expired."""
+    ends, caller = table.pop(code, (0.0, None))
+    return caller if ends >= trio.current_time() else None
+
+
+def _add(table: _Table, lasts: float, caller: Caller) -> str:
     code = secrets.token_urlsafe(32)
-    table[code] = trio.current_time() + lasts
+    table[code] = trio.current_time() + lasts, caller
     while len(table) > _MOST:
         del table[next(iter(table))]
     return code

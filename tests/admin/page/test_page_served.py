@@ -12,10 +12,12 @@ import trio
 from natsproxy.admin.api.page import SHAPES
 from natsproxy.admin.api.schema import check
 from natsproxy.admin.page.sessions import IDLE, LINK, Sessions, cookie_name
+from natsproxy.config.admin import Caller
 from natsproxy.testing import NatsServer
 from natsproxy.wire.ops import Op
 from tests.admin.kit import Answer, Api, running
 
+CALLER = Caller()
 STATIC = files("natsproxy.admin.page").joinpath("static")
 NAMES = sorted(entry.name for entry in STATIC.iterdir())
 
@@ -116,20 +118,20 @@ async def test_a_cookie_that_names_no_session_is_none(nats_server: NatsServer) -
 
 async def test_links_and_sessions_end_and_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
     sessions = Sessions()
-    late = sessions.link()
+    late = sessions.link(CALLER)
     await trio.sleep(LINK + 1)
     assert sessions.enter(late) is None
-    name = sessions.enter(sessions.link())
+    name = sessions.enter(sessions.link(CALLER))
     cookie = f"{cookie_name('127.0.0.1:80')}={name}"
     for _ in range(3):
         await trio.sleep(IDLE - 1)  # each use makes it last longer
-        assert sessions.knows(cookie, "127.0.0.1:80")
-    assert not sessions.knows(cookie, "127.0.0.1:81")  # a proxy on another port
+        assert sessions.caller(cookie, "127.0.0.1:80") == CALLER
+    assert not sessions.caller(cookie, "127.0.0.1:81")  # a proxy on another port
     await trio.sleep(IDLE + 1)
-    assert not sessions.knows(cookie, "127.0.0.1:80")
+    assert not sessions.caller(cookie, "127.0.0.1:80")
     for _ in range(300):
-        sessions.enter(sessions.link())
-        sessions.link()
+        sessions.enter(sessions.link(CALLER))
+        sessions.link(CALLER)
     assert len(sessions._links) <= 100
     assert len(sessions._sessions) <= 100
 

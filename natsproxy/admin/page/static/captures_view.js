@@ -21,14 +21,14 @@ class CapturesView {
     this.words = el("p", { class: "recording", role: "status" });
     this.start = el(
       "form",
-      { class: "line", on: { submit: (event) => this.sent(event, () => this.begin()) } },
+      { class: "line", "data-changes": true, on: { submit: (event) => this.sent(event, () => this.begin()) } },
       labelled("File, or a folder for segments", this.name),
       labelled("Only subjects", this.subject),
       el("button", { type: "submit", class: "primary" }, "Record"),
     );
     this.during = el(
       "form",
-      { class: "line", hidden: true, on: { submit: (event) => this.sent(event, () => this.note()) } },
+      { class: "line", hidden: true, "data-changes": true, on: { submit: (event) => this.sent(event, () => this.note()) } },
       labelled("Mark", this.mark),
       el("button", { type: "submit" }, "Mark this moment"),
       button("New segment", () => this.act(() => ask("POST", "capture/rotate"), "A new segment was started."), { title: "Continue in another file" }),

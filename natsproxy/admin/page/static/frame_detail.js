@@ -90,7 +90,7 @@ export class FrameDetail {
       el(
         "div",
         { class: "actions" },
-        row.subject && button("Fault here…", () => acts.fault(row), { class: "primary", title: "Make a fault for frames like this one (f)" }),
+        row.subject && button("Fault here…", () => acts.fault(row), { class: "primary", title: "Make a fault for frames like this one (f)", "data-changes": true }),
         row.subject && button("Only this subject", () => acts.filter({ subject: row.subject })),
         button("Only this connection", () => acts.filter({ conn: String(row.conn) })),
         button("Copy as JSON", () => copy(JSON.stringify(plain(row), null, 2)), { class: "quiet" }),

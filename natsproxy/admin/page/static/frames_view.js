@@ -77,7 +77,7 @@ class FramesView {
       "div",
       { class: "tools" },
       this.pauseButton,
-      button("Fault…", () => this.fault(null), { title: "f" }),
+      button("Fault…", () => this.fault(null), { title: "f", "data-changes": true }),
       button("Clear list", () => this.clear(), { class: "quiet" }),
       labelled("Payload", this.payload, { class: "field beside", title: "Bytes of each payload sent to the page" }),
       el("span", { class: "grow" }),

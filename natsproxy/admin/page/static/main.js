@@ -95,6 +95,12 @@ async function look() {
   put(tabs.captures.lastChild, one.capture ? "●" : "");
 }
 
+/** Hide what changes something from those who may only read. */
+async function knowCaller() {
+  const { changes } = await ask("GET", "/v1/caller");
+  document.body.classList.toggle("reader", !changes);
+}
+
 /** Offer a choice where there are several proxies. */
 async function chooseProxy() {
   const { proxies } = await ask("GET", "/v1/proxies");
@@ -121,6 +127,7 @@ watchLogin();
 const go = Object.fromEntries(Object.keys(VIEWS).map((name, at) => [String(at + 1), () => (location.hash = `#${name}`)]));
 watchKeys({ ...go, "?": help, t: nextTheme }, () => shown);
 await chooseProxy().catch(() => {});
+await knowCaller().catch(() => {});
 window.addEventListener("hashchange", route);
 route();
 poll(2, look);

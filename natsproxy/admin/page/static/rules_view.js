@@ -53,8 +53,8 @@ class RulesView {
       el(
         "div",
         { class: "tools" },
-        button("New fault…", () => this.add(), { class: "primary", title: "f" }),
-        button("Reset to the file", () => this.reset(), { class: "quiet", title: "Restores the rules of the file and ends all faults" }),
+        button("New fault…", () => this.add(), { class: "primary", title: "f", "data-changes": true }),
+        button("Reset to the file", () => this.reset(), { class: "quiet", title: "Restores the rules of the file and ends all faults", "data-changes": true }),
         el("span", { class: "grow" }),
         this.note,
       ),
@@ -119,14 +119,14 @@ class RulesView {
     row.root = el(
       "article",
       { class: "rule" },
-      el("label", { class: "switch" }, row.box),
+      el("label", { class: "switch", "data-changes": true }, row.box),
       el("div", { class: "rule-words" }, el("p", {}, row.title, " ", row.kind, " ", row.state), row.text, row.left),
       row.fired,
       el(
         "div",
         { class: "rule-acts" },
         button("Copy", () => copy(`[[rules]]\n${Object.entries(row.rule).map(([key, value]) => `${key} = ${toml(value)}`).join("\n")}\n`), { class: "quiet", title: "As in a rules file" }),
-        button("Remove", () => this.act(() => ask("DELETE", `rules/${encodeURIComponent(name)}`)), { class: "quiet" }),
+        button("Remove", () => this.act(() => ask("DELETE", `rules/${encodeURIComponent(name)}`)), { class: "quiet", "data-changes": true }),
       ),
     );
     this.rows.set(name, row);
