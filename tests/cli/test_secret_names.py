@@ -43,6 +43,7 @@ def needed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
         "upstream-tls-cert": [],
         "upstream-tls-key": ["--upstream-tls-cert", certificate],
         "admin-token-file": admin,
+        "admin-tokens": admin,
         "admin-tls-cert": admin,
         "admin-tls-key": [*admin, "--admin-tls-cert", certificate],
     }
