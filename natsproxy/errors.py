@@ -45,14 +45,18 @@ class Stopped(NatsproxyError):
     """A signal interrupted the work."""
 
 
+_SHOWN = 50  # a list of rules that a program wrote may have tens of thousands of mistakes
+
+
 class ConfigError(NatsproxyError):
     """A setting, a rule or a command-line value that cannot be used.
 
-    mistakes: a sentence each; the text has one on a line.
+    mistakes: a sentence each; the text has the first `_SHOWN`, one on a line, and the number of the others.
     """
 
     def __init__(self, *mistakes: str) -> None:
-        super().__init__("\n".join(mistakes))
+        more = len(mistakes) - _SHOWN
+        super().__init__("\n".join([*mistakes[:_SHOWN], *([f"{more} more mistakes"] if more > 0 else [])]))
         self.mistakes = mistakes
 
 

@@ -13,8 +13,8 @@ import errno
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -183,13 +183,21 @@ class HttpServer:
             await exchange.refuse(500, "the request failed; the log says why")
 
 
-async def try_to_serve(listener: HttpListener) -> None:
-    """Raise ConfigError for an address or a certificate that a server could not have; leave nothing open."""
+@asynccontextmanager
+async def try_to_serve(listener: HttpListener) -> AsyncIterator[None]:
+    """Hold the address of a server for the time of a block.
+
+    Raises ConfigError for an address or a certificate that the server could not have.
+    """
     _context(listener)
-    for opened in await _open(listener.address):
-        opened.socket.close()
-    if isinstance(listener.address, Path):
-        listener.address.unlink(missing_ok=True)
+    opened = await _open(listener.address)
+    try:
+        yield
+    finally:
+        for one in opened:
+            one.socket.close()
+        if isinstance(listener.address, Path):
+            listener.address.unlink(missing_ok=True)
 
 
 async def _open(where: Address | Path) -> list[trio.SocketListener]:

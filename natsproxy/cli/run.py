@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -21,21 +21,16 @@ from natsproxy.cli.exits import FoundWrong
 from natsproxy.cli.foreground import STOP, run_with_signals
 from natsproxy.cli.options import Rows, setting_flag, shown_settings
 from natsproxy.cli.paths import FilePath
-from natsproxy.cli.service import Service, log_proxy
+from natsproxy.cli.service import Service, http_servers_of, log_proxy
 from natsproxy.cli.start_check import TestedOption, begin_test, check_start, tested, unresolved
 from natsproxy.cli.supervision import Supervision
-from natsproxy.config.admin import ADMIN_VARIABLE, AdminSettings
+from natsproxy.config.admin import ADMIN_VARIABLE
 from natsproxy.config.files import checked_file, inline_rules
 from natsproxy.config.settings import OPTIONS, run_settings
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.log import LogFile, logger
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier, passed_sockets
-
-if TYPE_CHECKING:  # it needs packages of an extra
-    from natsproxy.admin.http_server import HttpServer
-    from natsproxy.admin.managed import ManagedProxy
-
 
 _NO_OPTIONS: Final = (
     "NATSPROXY_CONFIG",
@@ -143,7 +138,7 @@ def run(context: click.Context, /, test: bool, config: Path | None = None, **val
         supervision.prepare()
         log = logger(file, settings.log_format, settings.log_level)
         starts = partial(log_proxy, log, settings.log_rate)
-        servers = _http_servers(settings.admin, proxy, _shown(), lambda: file.lost, starts)
+        servers = http_servers_of(settings.admin, proxy, _shown(), lambda: file.lost, starts)
         service = Service(
             proxy,
             file,
@@ -178,27 +173,6 @@ def _say_whether_it_starts(context: click.Context) -> None:
 
 def _shown() -> Rows:
     return shown_settings(click.get_current_context(), plain_sizes=True)
-
-
-def _http_servers(
-    settings: AdminSettings,
-    proxy: Proxy,
-    config: Rows,
-    lost_lines: Callable[[], int],
-    starts: Callable[[ManagedProxy], None],
-) -> dict[str, HttpServer]:
-    """Return the HTTP servers beside a proxy by their titles.  Raises ConfigError."""
-    wanted = [name for name in ("monitor", "admin", "toxiproxy") if getattr(settings, name) is not None]
-    if not wanted:
-        return {}
-    try:
-        from natsproxy.admin.managed import ManagedProxy
-        from natsproxy.admin.servers import http_servers
-    except ModuleNotFoundError as error:
-        if error.name is not None and error.name.startswith("natsproxy"):
-            raise
-        raise ConfigError(f"{wanted[0]} needs {error.name}: pip install 'natsproxy[admin]'") from None
-    return http_servers(settings, ManagedProxy("main", proxy), config, lost_lines, starts)
 
 
 def unknown_variables(environment: Iterable[str]) -> list[str]:

@@ -14,7 +14,9 @@ import trio
 
 from natsproxy.cli.file_watch import FileWatch
 from natsproxy.cli.memory import trim_memory, tune_memory
+from natsproxy.cli.options import Rows
 from natsproxy.cli.supervision import Supervision
+from natsproxy.config.admin import AdminSettings
 from natsproxy.config.files import inline_rules, read_file, rules_file
 from natsproxy.config.login import read_login
 from natsproxy.config.settings import ProxySettings
@@ -36,6 +38,34 @@ def log_proxy(log: Any, log_rate: int, managed: ManagedProxy) -> None:
     settings, log = managed.proxy.settings, log.bind(proxy=managed.name)
     log.info("proxy starts", listen=str(settings.listen[0]), upstream=str(settings.upstream[0]))
     managed.proxy.subscribe(EventLog(log, log_rate))
+
+
+@contextmanager
+def needs_extra(option: str) -> Iterator[None]:
+    """Let a block import the HTTP servers.  Raises ConfigError where a package of the extra is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith("natsproxy"):
+            raise
+        raise ConfigError(f"{option} needs {error.name}: pip install 'natsproxy[admin]'") from None
+
+
+def http_servers_of(
+    settings: AdminSettings,
+    proxy: Proxy,
+    config: Rows,
+    lost_lines: Callable[[], int],
+    starts: Callable[[ManagedProxy], None],
+) -> dict[str, HttpServer]:
+    """Return the HTTP servers beside a proxy by their titles.  Raises ConfigError."""
+    wanted = [name for name in ("monitor", "admin", "toxiproxy") if getattr(settings, name) is not None]
+    if not wanted:
+        return {}
+    with needs_extra(wanted[0]):
+        from natsproxy.admin.managed import ManagedProxy
+        from natsproxy.admin.servers import http_servers
+    return http_servers(settings, ManagedProxy("main", proxy), config, lost_lines, starts)
 
 
 def configured_rules(rules: Path | None, config: Path | None) -> tuple[Rule, ...] | None:

@@ -1,7 +1,8 @@
 """The check of `natsproxy run --test`: all that would keep the proxy from starting, at once.
 
 Each part of a start is tried by the code that does it, and undone: certificates are read, addresses are
-listened on, files are made beside those of the settings.  Nothing is left behind, and no server is dialled.
+listened on, files and a capture are made beside those of the settings.  Nothing is left behind, and no server
+is dialled.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import os
 import re
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,13 +22,15 @@ import trio
 from click.core import ParameterSource
 
 from natsproxy.addresses import is_ip
-from natsproxy.cli.service import check_watched, configured_rules
+from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
+from natsproxy.cli.service import check_watched, configured_rules, needs_extra
 from natsproxy.config.endpoints import HttpListener, Server
 from natsproxy.config.files import line_of, read_text
+from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import OPTIONS, RunSettings, run_settings
-from natsproxy.errors import ConfigError, Mistakes
+from natsproxy.errors import CaptureError, ConfigError, Mistakes
 from natsproxy.net.listener import open_listeners
-from natsproxy.net.proxy import check_bypass
+from natsproxy.net.proxy import Proxy, check_bypass
 from natsproxy.net.systemd import passed_sockets
 from natsproxy.net.tls_contexts import for_client_legs, for_server_legs
 from natsproxy.option import read_values, settings_from
@@ -75,7 +79,8 @@ def check_start(context: click.Context) -> None:
     left_out = {option.key: option for option in OPTIONS if option.key not in context.params}
     values = {**context.params, **read_values(left_out, {})}
     with later.noted():
-        run_settings(values)
+        whole = run_settings(values)
+        Proxy(whole.proxy)  # it may lack a package
     with later.noted():
         settings = settings_from(RunSettings, values)
         for part in _parts(settings, config):
@@ -106,21 +111,16 @@ def _parts(settings: RunSettings, config: Path | None) -> Iterator[Callable[[], 
     yield partial(_try_rules, settings, config)
     if settings.watch_files:
         yield partial(check_watched, proxy, settings.rules, config)
-    yield partial(_try_listeners, settings)
+    yield partial(trio.run, _try_addresses, settings)
     if proxy.record is not None:
-        path = proxy.record.path
-        # A folder is made where there is none, and the folders above it.
-        folder = path.parent if path.suffix == ".ncap" else _existing(path)
-        yield partial(_try_folder, "record", path, folder)
+        yield partial(_try_capture, proxy.record)
     if admin.admin_captures is not None:
-        yield partial(_try_folder, "admin-captures", admin.admin_captures, _existing(admin.admin_captures))
+        yield partial(_try_folder, "admin-captures", admin.admin_captures)
     for name, file in (("ready-file", settings.ready_file), ("live-file", settings.live_file)):
         if file is not None:
-            yield partial(_try_folder, name, file, file.parent)
+            yield partial(_try_file, name, file)
     if settings.log_file is not None:
-        yield partial(_try_log, settings.log_file)
-    for server in _http(settings):
-        yield partial(_try_http, server)
+        yield partial(_try_file, "log-file", settings.log_file)
 
 
 def _try_rules(settings: RunSettings, config: Path | None) -> None:
@@ -129,64 +129,96 @@ def _try_rules(settings: RunSettings, config: Path | None) -> None:
         check_bypass(RuleChain(rules), settings.proxy.session)
 
 
-def _try_listeners(settings: RunSettings) -> None:
+async def _try_addresses(settings: RunSettings) -> None:
+    """Listen everywhere at the same time: two of the addresses may be one."""
     mistakes = Mistakes()
-    with mistakes.noted():
-        passed = passed_sockets(os.environ)
-        if passed:
-            _finished(open_listeners, settings.proxy.listen, passed)
-            return
-    for listener in settings.proxy.listen:  # one by one: each says for itself why it cannot be had
+    async with AsyncExitStack() as opened:
+        for option, server in _http(settings):
+            with mistakes.noted():
+                with needs_extra(option):
+                    from natsproxy.admin.http_server import try_to_serve
+                await opened.enter_async_context(try_to_serve(server))
         with mistakes.noted():
-            _finished(open_listeners, (listener,))
+            passed = passed_sockets(os.environ)
+            # One by one: each says for itself why it cannot be had.  Those that were passed find their own.
+            listeners = [settings.proxy.listen] if passed else [(one,) for one in settings.proxy.listen]
+            for some in listeners:
+                with mistakes.noted():
+                    for one, _ in await open_listeners(some, passed):
+                        opened.enter_context(one)
     mistakes.refuse()
 
 
-def _finished(open_: Callable[..., Awaitable[list[tuple[socket.socket, Any]]]], *args: Any) -> None:
-    """Open listeners, and close them."""
-    for opened, _ in trio.run(open_, *args):
-        opened.close()
-
-
-def _http(settings: RunSettings) -> Iterator[HttpListener]:
+def _http(settings: RunSettings) -> Iterator[tuple[str, HttpListener]]:
     admin = settings.admin
     if admin.monitor is not None:
-        yield admin.monitor
+        yield "monitor", admin.monitor
     if admin.admin is not None:
-        yield HttpListener(admin.admin.address, admin.admin_tls_cert, admin.admin_tls_key)
+        yield "admin", HttpListener(admin.admin.address, admin.admin_tls_cert, admin.admin_tls_key)
     if admin.toxiproxy is not None:
-        yield admin.toxiproxy
+        yield "toxiproxy", admin.toxiproxy
 
 
-def _try_http(listener: HttpListener) -> None:
-    from natsproxy.admin.http_server import try_to_serve  # it needs packages of an extra
-
-    trio.run(try_to_serve, listener)
-
-
-def _existing(folder: Path) -> Path:
-    """Return the first of a folder and those above it that is there."""
-    return next(one for one in (folder, *folder.parents, Path()) if one.exists())
-
-
-def _try_folder(option: str, path: Path, folder: Path) -> None:
+def _try_capture(settings: RecordSettings) -> None:
+    """Begin a capture beside the one that would be made, and remove it: the disk may be full."""
+    path, info = settings.path, SegmentInfo(bytes(16), bytes(16), 0, 0)
     try:
-        # One that exists may still be read-only, for root too: a file says it.
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".natsproxy-"):
+        single = CaptureWriter(path, info, compression=settings.compression).single  # it makes nothing yet
+        with _temporary(path.parent) if single else _scratch(path) as folder:
+            writer = CaptureWriter(
+                Path(folder) / f"{path.stem if single else 'test'}.ncap",
+                info,
+                compression=settings.compression,
+            )
+            writer.open_segment()
+            writer.close()
+    except CaptureError as error:
+        reason = str(error).removeprefix(f"{error.path}: ")  # it may name the temporary folder
+        raise ConfigError(f"record {path} cannot be written: {reason}") from None
+    except OSError as error:
+        raise _unwritable("record", path, error) from None
+
+
+def _try_folder(option: str, path: Path) -> None:
+    try:
+        with _scratch(path):
             pass
     except OSError as error:
-        raise ConfigError(f"{option} {path} cannot be written: {folder}: {error.strerror}") from None
+        raise _unwritable(option, path, error) from None
 
 
-def _try_log(path: Path) -> None:
-    if not path.exists():
-        _try_folder("log-file", path, path.parent)
-        return
+@contextmanager
+def _scratch(path: Path) -> Iterator[str]:
+    """Make a folder in `path`, and `path` where it is missing, for the time of the block.  Raises OSError."""
+    missing = [one for one in (path, *path.parents) if not os.path.lexists(one)]
     try:
-        with path.open("ab"):
-            pass
+        path.mkdir(parents=True, exist_ok=True)
+        with _temporary(path) as folder:
+            yield folder
+    finally:
+        for one in missing:
+            with suppress(OSError):  # it was not made, or somebody else uses it now
+                one.rmdir()
+
+
+def _temporary(folder: Path) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(dir=folder, prefix=".natsproxy-")
+
+
+def _try_file(option: str, path: Path) -> None:
+    try:
+        if path.exists():
+            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
+        else:
+            # That one may make files says it better than the folder's mode, for root too.
+            with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".natsproxy-"):
+                pass
     except OSError as error:
-        raise ConfigError(f"log-file {path} cannot be written: {error.strerror}") from None
+        raise _unwritable(option, path, error) from None
+
+
+def _unwritable(option: str, path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{option} {path} cannot be written: {error.strerror}")
 
 
 def _placed(mistake: str, context: click.Context, config: Path | None) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from natsproxy.cli import main
 from tests.kit.authority import Authority
+from tests.kit.disks import Disk
 
 UPSTREAM = ["--upstream", "nats://127.0.0.1:4222"]
 
@@ -124,6 +128,25 @@ def _no_ready_file(folder: Path, _: int) -> list[str]:
     return ["--ready-file", str(folder / "none" / "ready")]
 
 
+def _a_folder_for_a_file(folder: Path, _: int) -> list[str]:
+    (folder / "ready").mkdir()
+    return ["--ready-file", str(folder / "ready")]
+
+
+def _one_address_twice(_: Path, __: int) -> list[str]:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        port = once.getsockname()[1]
+    return ["--listen", f"127.0.0.1:{port}", "--monitor", f"127.0.0.1:{port}"]
+
+
+def _a_name_too_long(folder: Path, _: int) -> list[str]:
+    return ["--record", str(folder / ("x" * 300))]
+
+
+def _a_text(folder: Path, _: int) -> list[str]:
+    return ["--record", str(folder / "traffic.txt")]
+
+
 def _nothing_watched(_: Path, __: int) -> list[str]:
     return ["--watch-files"]
 
@@ -146,6 +169,10 @@ def _own_address(_: Path, busy: int) -> list[str]:
         (_no_folder, "x.ncap"),
         (_no_log, "none/log"),
         (_no_ready_file, "none/ready"),
+        (_a_folder_for_a_file, "/ready"),
+        (_one_address_twice, "cannot listen on 127.0.0.1:"),
+        (_a_name_too_long, "File name too long"),
+        (_a_text, "record to x.ncap or a folder"),
         (_nothing_watched, "watch-files has nothing to watch"),
         (_own_address, "natsproxy's own address"),
     ],
@@ -172,3 +199,35 @@ def test_a_password_in_a_url_is_not_shown() -> None:
     done = run("--test", "--upstream", "nats://user:secret@127.0.0.1:4222")
     assert done.exit_code == 1
     assert "secret" not in done.output
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A capture could not begin there, though its file could be made."""
+    path = str(tmp_path / "x.ncap")
+    assert run("--test", *UPSTREAM, "--record", path).exit_code == 0
+    Disk(monkeypatch).error = errno.ENOSPC
+    done = run("--test", *UPSTREAM, "--record", path)
+    assert done.exit_code == 1
+    assert "No space left on device" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named, as by a start."""
+    monkeypatch.delitem(sys.modules, "natsproxy.admin.http_server", raising=False)
+    monkeypatch.setitem(sys.modules, "h11", None)
+    done = run("--test", *UPSTREAM, "--monitor", "127.0.0.1:0")
+    assert (done.exit_code, "monitor needs h11: pip install 'natsproxy[admin]'" in done.output) == (1, True)
+
+
+def test_a_log_that_nobody_reads_does_not_hold_it_up(tmp_path: Path) -> None:
+    """A start would wait for the reader of the pipe; the test says that there is none."""
+    os.mkfifo(tmp_path / "log")
+    assert "/log cannot be written" in run("--test", *UPSTREAM, "--log-file", str(tmp_path / "log")).output
+
+
+def test_very_many_mistakes_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "rules.toml").write_text("[[rules]]\n" * 1000)
+    done = run("--test", *UPSTREAM, "--rules", str(tmp_path / "rules.toml"))
+    *_, last = done.output.splitlines()
+    assert (len(done.output.splitlines()), last) == (51, "950 more mistakes")

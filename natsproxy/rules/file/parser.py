@@ -224,7 +224,10 @@ def _refuse_idle(reader: RuleReader, found: Mapping[str, Any]) -> None:
         return
     if not any(collide(one, other) for one in subjects for other in role.patterns):
         listed = ", ".join(pattern.decode() for pattern in role.patterns)
-        raise reader.error("subject", f"contradicts the role {role.name!r}, which is about {listed}")
+        raise reader.error(
+            "api" if found["api"] else "subject",
+            f"contradicts the role {role.name!r}, which is about {listed}",
+        )
 
 
 _HOLDERS: Final = (
