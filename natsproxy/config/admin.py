@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -95,9 +96,10 @@ def with_token(given: AdminSettings) -> AdminSettings:
         mistakes.refuse()
         return given
     token = admin_token(given.admin_token_file, "admin_token_file")
-    callers = {token_hash(token): Caller()} if token else {}
+    first = {token_hash(token): Caller()} if token else {}
+    callers = first
     if given.admin_tokens is not None:
-        callers |= read_secret(str(given.admin_tokens), "admin_tokens", _callers)
+        callers = read_secret(str(given.admin_tokens), "admin_tokens", partial(_callers, first))
     if not given.admin.local and not (callers and given.admin_tls_cert):
         raise ConfigError("admin on an address other than loopback needs admin-token-file and admin-tls-cert")
     listener = HttpListener(given.admin.address, given.admin_tls_cert, given.admin_tls_key)
@@ -114,7 +116,8 @@ _ROLES: Final = {"operator": True, "reader": False}
 """Roles of callers, and whether they may change something."""
 
 
-def _callers(text: str) -> dict[bytes, Caller]:
+def _callers(first: Mapping[bytes, Caller], text: str) -> dict[bytes, Caller]:
+    """Return the callers of a table after the first ones.  Raises ValueError."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -122,16 +125,16 @@ def _callers(text: str) -> dict[bytes, Caller]:
     tables = document.get("tokens")
     if set(document) != {"tokens"} or not isinstance(tables, list) or not tables:
         raise ValueError(f"must have [[tokens]] tables with {', '.join(_MEMBERS)}, and nothing else")
-    found: dict[bytes, Caller] = {}
+    found = dict(first)
     for number, table in enumerate(tables, 1):
         if not isinstance(table, Mapping) or set(table) != {*_MEMBERS}:
             raise ValueError(f"must have {', '.join(_MEMBERS)} in token {number}, and nothing else")
         name, role, digest = (table[member] for member in _MEMBERS)
-        taken = {caller.name for caller in found.values()}
+        taken = {Caller().name, *(caller.name for caller in found.values())}
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name in taken:
             raise ValueError(f"must have a name of its own in token {number}: letters, digits and . _ @ -")
-        if role not in _ROLES:
-            raise ValueError(f"has the role {role!r} for {name!r}: there are {', '.join(_ROLES)}")
+        if not isinstance(role, str) or role not in _ROLES:
+            raise ValueError(f"has no valid role for {name!r}: there are {', '.join(_ROLES)}")
         if not isinstance(digest, str) or not _DIGEST.fullmatch(digest) or bytes.fromhex(digest) in found:
             raise ValueError(
                 f"must have a sha256 of its own for {name!r}: 64 hexadecimal digits, as sha256sum prints them"

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
 from natsproxy.addresses import Address
-from natsproxy.admin.api.app import OPEN_PATHS, operations_of
+from natsproxy.admin.api.app import admin_app, operations_of
 from natsproxy.admin.page.sessions import Sessions
 from natsproxy.capture.format.records import Note
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.config.admin import AdminSettings, Caller, token_hash, with_token
+from natsproxy.config.admin import ADMIN_VARIABLE, AdminSettings, Caller, token_hash, with_token
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import ConfigError
 from natsproxy.events import Event, Notice
@@ -144,8 +146,10 @@ WHOLE = TABLE.format(alice=digest(ALICE), bob=digest(BOB))
         ("[[tokens]]", "must have name, role, sha256 in token 1, and nothing else"),
         (WHOLE.replace(digest(BOB), digest(ALICE)), "must have a sha256 of its own for 'bob'"),
         (WHOLE.replace(digest(ALICE), ALICE), "must have a sha256 of its own for 'alice': 64 hexadecimal"),
-        (WHOLE.replace("reader", "boss"), "has the role 'boss' for 'bob': there are operator, reader"),
+        (WHOLE.replace("reader", "boss"), "has no valid role for 'bob': there are operator, reader"),
         (WHOLE.replace("bob", "alice"), "must have a name of its own in token 2"),
+        (WHOLE.replace('"reader"', '["reader"]'), "has no valid role for 'bob'"),
+        (WHOLE.replace("bob", "admin"), "must have a name of its own in token 2"),  # that of the token alone
         ("tokens =", "is not valid TOML"),
     ],
 )
@@ -157,5 +161,23 @@ def test_mistakes_in_the_table(text: str, says: str, tmp_path: Path) -> None:
     assert ALICE not in str(caught.value)
 
 
-def test_open_paths_need_nobody() -> None:
-    assert set(OPEN_PATHS) == {"/v1/health", "/v1/live"}
+def test_the_first_token_keeps_its_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that has it too, for a reader, is refused."""
+    monkeypatch.setenv(ADMIN_VARIABLE, BOB)
+    with pytest.raises(ConfigError, match="must have a sha256 of its own for 'bob'"):
+        read(WHOLE, tmp_path)
+    assert read(WHOLE.replace(digest(BOB), digest("x")), tmp_path).callers[token_hash(BOB)] == Caller()
+
+
+async def test_without_the_guard_nothing_can_be_changed(nats_server: NatsServer) -> None:
+    """Nobody is an operator because somebody forgot to say who it is."""
+    async with running(nats_server) as api:
+        app = admin_app({"main": api.managed})
+        scope = {"type": "http", "method": "DELETE", "path": "/v1/proxies/main/rules/late", "headers": []}
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await app({**scope, "query_string": b"", "root_path": ""}, trio.sleep_forever, send)
+    assert sent[0]["status"] == 403

@@ -109,6 +109,8 @@ class ApiCall:
         proxy.mark(f"{text} by {who}{told}")
 
 
+_NOBODY: Final = Caller("nobody", changes=False)
+"""Who asks on the open paths, where the guard looks for no token."""
 Run = Callable[[ApiCall], Awaitable[Any]]
 
 
@@ -164,11 +166,11 @@ async def perform(
     shapes: Mapping[str, Schema],
 ) -> Response:
     """Answer a request."""
-    caller: Caller = request.scope.get(CALLER) or Caller()
+    caller: Caller = request.scope.get(CALLER, _NOBODY)
     if operation.refused_to_readers and not caller.changes:
         return failure(403, f"{caller.name} may only read: the token has the role reader")
     try:
-        call = await _read_call(operation, request, proxies, shapes)
+        call = await _read_call(operation, request, caller, proxies, shapes)
         answer = await operation.run(call)
     except ApiError as error:
         return failure(error.status, str(error))
@@ -202,6 +204,7 @@ async def refused(_: Request, error: Exception) -> Response:
 async def _read_call(
     operation: Operation,
     request: Request,
+    caller: Caller,
     proxies: Mapping[str, ManagedProxy],
     shapes: Mapping[str, Schema],
 ) -> ApiCall:
@@ -216,7 +219,6 @@ async def _read_call(
             raise ApiError(400, f"there is no parameter {given[:80]!r}: {unknown(given, known)}")
     query = {param.name: param.read(request) for param in operation.params}
     body = await _body(operation, request, shapes)
-    caller: Caller = request.scope.get(CALLER) or Caller()
     return ApiCall(managed, caller, path, query, body, request.headers)
 
 

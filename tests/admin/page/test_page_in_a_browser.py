@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,26 @@ def test_a_login_is_asked_for_and_a_token_opens(browser: Browser, tmp_path: Path
         page.until("document.querySelector('[data-stream=open]')")
         assert page.run("document.cookie") == ""  # scripts do not see it
         assert page.run("[location.pathname, location.search]") == ["/", ""]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("role", ["operator", "reader"])
+def test_a_reader_has_no_controls_that_change_something(browser: Browser, tmp_path: Path, role: str) -> None:
+    """An operator has them at the same places."""
+    token, table = "a-token-of-some-length", tmp_path / "tokens.toml"
+    digest = sha256(token.encode()).hexdigest()
+    table.write_text(f'[[tokens]]\nname = "alice"\nrole = "{role}"\nsha256 = "{digest}"\n')
+    shown = "[...document.querySelectorAll('[data-changes]')].some((one) => one.offsetParent)"
+    with site(browser, tmp_path, "--admin-tokens", str(table)) as page:
+        browser.visit(page.url + "/#rules", 1280)
+        page.until("document.querySelector('dialog.login[open]')")
+        browser.click("dialog.login input")
+        browser.type(token)
+        browser.press("Enter", "\r")
+        page.until(
+            "document.querySelector('[data-changes]') && !document.querySelector('dialog.login[open]')"
+        )
+        page.until(shown if role == "operator" else f"document.body.matches('.reader') && !{shown}")
 
 
 @pytest.mark.long
