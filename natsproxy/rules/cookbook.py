@@ -213,8 +213,8 @@ rate = "7kB"
 _POLICIES: Final = (
     Recipe(
         "keep-streams",
-        "Clients cannot delete or purge what JetStream keeps.",
-        "Such API calls get a permissions violation, in every JetStream domain; all others work.",
+        "Clients cannot delete or purge streams, messages and consumers.",
+        "Such calls are denied in every domain; a STREAM.UPDATE to lower limits still discards messages.",
         """
 [[rules]]
 name = "keep streams"
@@ -224,8 +224,8 @@ api = ["STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE", "CONSUMER.DELETE", 
     ),
     Recipe(
         "read-only",
-        "A client may read messages and streams, and publish nothing.",
-        "Publishing gets a permissions violation; subscriptions and JetStream consumers work.",
+        "A client may read messages and streams, and publishes none of its own.",
+        "Publishing gets a permissions violation; acks and all calls about JetStream consumers work.",
         """
 [[rules]]
 name = "read only"

@@ -342,13 +342,18 @@ async def tenant_prefix(url: str, server: NatsServer) -> None:
 @recipe
 async def payload_limit(url: str, server: NatsServer) -> None:
     lost = Called()
+    direct = await nats.connect(server.url)
+    sub = await direct.subscribe("orders.>")
+    await settle(direct)
     nc = await nats.connect(url, closed_cb=lost.note, allow_reconnect=False)
-    sub = await nc.subscribe("orders.>")
     await nc.publish("orders.a", bytes(65_536))
     assert len((await sub.next_msg(5)).data) == 65_536
     await nc.publish("orders.a", bytes(65_537))
     await lost.within()
     assert "maximum payload violation" in str(nc.last_error).lower()
+    await direct.publish("orders.b", b"")
+    assert (await sub.next_msg(5)).subject == "orders.b"  # the large one did not reach the server
+    await direct.close()
 
 
 @recipe
