@@ -110,7 +110,7 @@ class ApiCall:
 
 
 _NOBODY: Final = Caller("nobody", changes=False)
-"""Who asks on the open paths, where the guard looks for no token."""
+"""The caller on the open paths, where the guard looks for no token."""
 Run = Callable[[ApiCall], Awaitable[Any]]
 
 
