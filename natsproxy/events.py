@@ -13,7 +13,11 @@ from typing import Final
 PASSED: Final = "passed"
 """The action of a firing whose rule could not see the whole of a frame, and let it pass."""
 WOULD_DENY: Final = "would deny"
-"""The action of a firing whose rule is in shadow, and let the frame pass that it is about."""
+"""The action of a firing whose rule is in shadow, and let the frame pass that it would deny."""
+WOULD_LIMIT: Final = "would limit"
+"""The same of one that would hold, drop, refuse or answer the frame, since its sender is over a limit."""
+SHADOWED: Final = (WOULD_DENY, WOULD_LIMIT)
+"""The actions of rules in shadow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +113,7 @@ class Firing:
     @property
     def acted(self) -> bool:
         """False if the rule let a frame pass that was too large for it, or is in shadow."""
-        return self.action not in (PASSED, WOULD_DENY)
+        return self.action not in (PASSED, *SHADOWED)
 
     def each(self) -> Iterator[Firing]:
         """Yield one firing for each frame, or the event itself where `also` does not list them."""

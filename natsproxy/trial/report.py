@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from natsproxy.events import WOULD_DENY
+from natsproxy.events import SHADOWED
 from natsproxy.protocol.template import template
 from natsproxy.rules.file.expectations import CANNOT_TELL, PASS, Expectation
 from natsproxy.rules.kinds.rewrite import KIND as REWRITE
@@ -139,7 +139,7 @@ class Report:
 
 def passes(one: Judged) -> bool:
     """Tell whether no rule acts on a frame; one in shadow does not."""
-    return all(ruling.verdict == WOULD_DENY for ruling in one.rulings)
+    return all(ruling.verdict in SHADOWED for ruling in one.rulings)
 
 
 def what(one: Judged) -> str:

@@ -107,6 +107,12 @@ def test_a_conversation_with_rules_adds_up(url: str) -> None:
     assert sizes[0] - sizes[1] == MESSAGES * len("HPUB lost.a  18 19\r\nNATS/1.0\r\na: b\r\n\r\nx\r\n")
     assert found["natsproxy_rule_firings_total", "drop", "lost"] == MESSAGES
     assert found["natsproxy_rule_firings_total", "would deny", "shy"] == MESSAGES
+    would = {
+        labels[1]: number
+        for labels, number in found.items()
+        if labels[0] == "natsproxy_rule_would_fire_total"
+    }
+    assert would == {"shy": MESSAGES}  # and not those of rules that have acted
     held = found["natsproxy_rule_firings_total", "hold", "late"]
     assert held >= MESSAGES  # the client's UNSUBs are no messages, but what follows one waits as well
     assert found["natsproxy_rule_delay_seconds_count",] == held

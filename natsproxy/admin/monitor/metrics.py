@@ -27,6 +27,7 @@ from natsproxy.admin.monitor.process import resident_bytes
 from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.admin.slices import sliced
 from natsproxy.admin.statistics import BOUNDS, Durations
+from natsproxy.events import SHADOWED
 from natsproxy.session.traffic import POINTS, Traffic
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import OPS
@@ -135,6 +136,12 @@ def _rules(server: MonitoredServer) -> Iterator[Metric]:
     statistics = server.statistics
     firings = dict(statistics.firings)
     yield _counters("natsproxy_rule_firings", "Times that a rule acted.", firings, "rule", "action")
+    yield _counters(
+        "natsproxy_rule_would_fire",
+        "Times that a rule in shadow would have acted; the firings have them too, by what it would do.",
+        {(rule,): number for (rule, action), number in firings.items() if action in SHADOWED},
+        "rule",
+    )
     yield _histogram("natsproxy_rule_delay_seconds", "Delays that rules added to frames.", statistics.delays)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from natsproxy.events import WOULD_DENY
+from natsproxy.events import SHADOWED
 from natsproxy.rules.file import values
 from natsproxy.rules.model.roles import MSGS, PUBS
 from natsproxy.rules.model.rule import REQUIRED, Action, Kind, Rule, Setting
@@ -30,7 +30,7 @@ CANNOT_TELL: Final = "cannot tell"
 VERDICTS: Final = (
     PASS,
     "deny",
-    WOULD_DENY,
+    *SHADOWED,
     "drop",
     "hold",
     "rewrite",
