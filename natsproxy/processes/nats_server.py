@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from threading import Thread
 from types import TracebackType
 
 from natsproxy.errors import NatsproxyError
+from natsproxy.processes import reaper
+from natsproxy.processes.family import marked, new_mark
 
 _READY = 15.0  # seconds
 _KEPT = 1_000  # lines of the server's log that are kept
@@ -62,6 +65,7 @@ class NatsServer:
         self.port = port
         self._monitor = monitor
         self._monitor_port = 0
+        self._mark = new_mark()
 
     @property
     def monitor_url(self) -> str:
@@ -78,12 +82,14 @@ class NatsServer:
         try:
             self.start()
         except NatsproxyError:
-            self._folder.cleanup()
+            self._clean()
             raise
         return self
 
     def start(self) -> None:
         """Start it (again), and return when it accepts clients."""
+        # Once this process has ended, however it did, nobody else would end it.
+        reaper.guard(self._mark, folder=self._folder.name)
         config = Path(self._folder.name) / "server.conf"
         config.write_text(self._config, encoding="utf-8")
         command = [str(self._executable), "-a", "127.0.0.1", "-p", str(self.port or -1), "-c", str(config)]
@@ -93,10 +99,17 @@ class NatsServer:
             command += ["-m", str(self._monitor_port or -1)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 (the program is the caller's)
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8", errors="replace"
+                command,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env=marked(os.environ, self._mark),
+                start_new_session=True,  # Ctrl-C is ours: it would end before those who use it
             )
         except OSError as error:
             raise NatsproxyError(f"cannot run {self._executable}: {error.strerror or error}") from None
+        reaper.guard(self._mark, self._process.pid, self._folder.name)
         states: SimpleQueue[bool] = SimpleQueue()
         self._reader = Thread(target=self._read, args=(states,), name="nats-server-log", daemon=True)
         self._reader.start()
@@ -149,9 +162,13 @@ class NatsServer:
         self, exc_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        self._folder.cleanup()
+        self._clean()
 
     def discard(self) -> None:
         """Kill it and delete its folder; it may have ended before."""
         self.stop(SIGKILL)
+        self._clean()
+
+    def _clean(self) -> None:
         self._folder.cleanup()
+        reaper.release(self._mark)

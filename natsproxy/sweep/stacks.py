@@ -25,7 +25,8 @@ from typing import Final, NamedTuple
 
 import trio
 
-from natsproxy.processes.program import Process, Tail
+from natsproxy.processes.family import Process
+from natsproxy.processes.program import Tail
 
 _HOOKS: Final = Path(__file__).with_name("hooks")
 _GO: Final = b"\xff Go buildinf:"

@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+from natsproxy.processes.family import processes
 from natsproxy.testing import NatsServer
 from tests.kit.process import ProxyProcess
-from tests.sweep.kit import HELLO
+from tests.sweep.kit import HELLO, lives
 
 WAITS = """
 link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
@@ -185,3 +187,33 @@ def test_bad_input_is_one_sentence(swept: Swept, options: tuple[str, ...], said:
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.server
+def test_a_sweep_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    """Neither the server nor the program, nor a child of it in a session of its own."""
+    text = f"""
+child = os.spawnlp(os.P_NOWAIT, "setsid", "setsid", "sleep", "100")
+open({str(tmp_path / "new")!r}, "w").write(f"{{os.getpid()}} {{child}}")
+os.rename({str(tmp_path / "new")!r}, {str(tmp_path / "pids")!r})
+time.sleep(100)
+"""
+    command = [sys.executable, "-m", "natsproxy", "sweep", "--server", "--", sys.executable, "-S"]
+    sweep = subprocess.Popen([*command, written(text, tmp_path)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: (tmp_path / "pids").exists())
+        servers = [one for one in processes() if one.parent == sweep.pid and "nats-server" in one.command]
+        assert servers
+    finally:
+        sweep.kill()
+        sweep.wait()
+    pids = [*(tmp_path / "pids").read_text().split(), *(str(one.pid) for one in servers)]
+    wait_until(lambda: not any(map(lives, pids)))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once a condition holds."""
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
