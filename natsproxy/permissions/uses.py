@@ -32,7 +32,7 @@ from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.errors import PUBLISH_DENIED, SUBSCRIBE_DENIED, classify, err_text
 from natsproxy.protocol.headers import trace_subject
-from natsproxy.protocol.jetstream import members, parse_api
+from natsproxy.protocol.jetstream import asks_flow_control, members, parse_api
 from natsproxy.replay.conversation.steps import PUBLISHES, preamble_frames
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
@@ -221,13 +221,8 @@ def _asks(reply: bytes) -> bool:
 
 
 def _has_flow_control(frame: Frame) -> bool:
-    if b'"flow_control"' not in frame.body:
-        return False
-    call = parse_api(frame.subject)
-    if call is None or not call.verb.startswith(b"CONSUMER."):
-        return False
-    config = members(frame.body).get("config")
-    return isinstance(config, dict) and config.get("flow_control") is True
+    call = parse_api(frame.subject) if b'"flow_control"' in frame.body else None
+    return call is not None and asks_flow_control(call, frame.body)
 
 
 def _preamble(item: Preamble, ref: BlockRef) -> list[Frame]:

@@ -292,6 +292,14 @@ def members(body: bytes) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
+def asks_flow_control(call: ApiCall, body: bytes) -> bool:
+    """Tell whether a call of the API makes a consumer with flow control."""
+    if b'"flow_control"' not in body or not call.verb.startswith(b"CONSUMER."):
+        return False
+    config = members(body).get("config")
+    return isinstance(config, dict) and config.get("flow_control") is True
+
+
 def _error(read: dict[str, Any]) -> JetStreamError | None:
     error = read.get("error")
     if not isinstance(error, dict):

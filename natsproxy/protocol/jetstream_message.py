@@ -10,7 +10,15 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from natsproxy.protocol.jetstream import ACK_PREFIX, AckKind, ack_kind, api_verb, parse_ack, parse_api
+from natsproxy.protocol.jetstream import (
+    ACK_PREFIX,
+    AckKind,
+    ack_kind,
+    api_verb,
+    asks_flow_control,
+    parse_ack,
+    parse_api,
+)
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -55,7 +63,7 @@ class JetStreamMessage(NamedTuple):
     reply subject, for a delivery), or the answer.  delivered, stream_seq, consumer_seq, pending: of a
     delivery and its answer; stream_seq of a publish ack too.  batch: the size of an atomic batch.  err_code,
     error: of an answer, escapes included.  ack_policy: of a consumer, in the call that makes it and in
-    answers about it.
+    answers about it.  flow_control: 1 in a call that makes a consumer with flow control.
     """
 
     kind: str | None = None
@@ -71,6 +79,7 @@ class JetStreamMessage(NamedTuple):
     err_code: int | None = None
     error: bytes = b""
     ack_policy: bytes = b""
+    flow_control: int | None = None
 
 
 NOTHING: Final = JetStreamMessage()
@@ -127,7 +136,15 @@ def _call(frame: Frame) -> JetStreamMessage:
     if call is None:
         return JetStreamMessage("api", verb)
     policy = _text(frame.body[:_READ], b"ack_policy") if verb in _MAKES_CONSUMER else b""
-    return JetStreamMessage("api", verb, call.domain, call.stream, call.consumer, ack_policy=policy)
+    return JetStreamMessage(
+        "api",
+        verb,
+        call.domain,
+        call.stream,
+        call.consumer,
+        ack_policy=policy,
+        flow_control=1 if asks_flow_control(call, frame.body) else None,
+    )
 
 
 def _answer(frame: Frame) -> JetStreamMessage:

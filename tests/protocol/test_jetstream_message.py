@@ -82,6 +82,20 @@ def test_the_ack_policy_of_a_consumer() -> None:
     assert described(S2C, b"MSG r 1", told) == fields(stream=b"S", consumer=b"C", ack_policy=b"all")
 
 
+@pytest.mark.parametrize(
+    ("verb", "body", "wanted"),
+    [
+        (b"CONSUMER.CREATE.S", b'{"config":{"flow_control":true}}', 1),
+        (b"CONSUMER.CREATE.S", b'{"config":{"flow_control":false}}', None),
+        (b"CONSUMER.CREATE.S", b'{"flow_control":true}', None),
+        (b"CONSUMER.CREATE.S", b'{"config":{"flow_control":true}', None),
+        (b"STREAM.CREATE.S", b'{"config":{"flow_control":true}}', None),
+    ],
+)
+def test_the_flow_control_of_a_consumer(verb: bytes, body: bytes, wanted: int | None) -> None:
+    assert described(C2S, b"PUB $JS.API.%b r" % verb, body).flow_control == wanted
+
+
 def test_publishes_and_their_acks() -> None:
     """Stored, stored before, a batch, refused."""
     marked = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 4\r\n\r\n"

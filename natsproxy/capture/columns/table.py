@@ -151,6 +151,7 @@ FIELDS: Final[dict[str, tuple[str, Callable[[Row, int], Any]]]] = {
     "js_err_code": ("int", _jetstream("err_code")),
     "js_error": ("string", _jetstream("error")),
     "js_ack_policy": ("string", _jetstream("ack_policy")),
+    "js_flow_control": ("int", _jetstream("flow_control")),
 }
 """Column name: its Spark SQL type, and the function that reads it from a frame.
 

@@ -28,8 +28,11 @@ from typing import Any, Final, NamedTuple
 from natsproxy.spark.schema import SOURCES
 from natsproxy.spark.tables.hours import HOUR, HOURLY, needs
 
-FORMAT: Final = 2
-"""The format of a state as text; another one is refused.  2: `frames` has the columns of JetStream."""
+FORMAT: Final = 3
+"""The format of a state as text; another one is refused.
+
+2: `frames` has the columns of JetStream; 3: `js_flow_control` too.
+"""
 
 
 class BatchHour(NamedTuple):

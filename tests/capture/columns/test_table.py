@@ -463,6 +463,7 @@ BODY = st.lists(
             b'{"type":"mine",',
             b'"stream_name":"S","name":"C",',
             b'"ack_policy": "all"',
+            b'{"config":{"flow_control":true}}',
             b', "seq": 7',
             b',"seq":9223372036854775808',
             b',"seq":7}',
