@@ -92,11 +92,13 @@ async def test_the_last_words_of_a_client_that_left_reach_a_server() -> None:
 
 @pytest.mark.long
 @pytest.mark.server
-@pytest.mark.parametrize("row", [row for row in bench_storm.ROWS if row != bench_storm.NO_PROXY])
+@pytest.mark.parametrize("row", bench_storm.OF_NATSPROXY)
 def test_all_clients_of_a_storm_are_connected(row: str) -> None:
     with ExitStack() as stack:
         server = stack.enter_context(NatsServer())
         port, _ = stack.enter_context(bench_storm.way(row, server))
         command = [sys.executable, bench_storm.__file__, "storm", str(port), str(CLIENTS)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True
+        )
     assert json.loads(done.stdout)["up"] == CLIENTS
