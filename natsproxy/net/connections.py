@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -19,6 +20,7 @@ from natsproxy.config.endpoints import Listener
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import place_of
 from natsproxy.events import Closed, Event, Notice, Opened
+from natsproxy.net.arrivals import Arrivals
 from natsproxy.net.chain_swap import ChainSwap
 from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
@@ -74,6 +76,7 @@ class Connections:
         relays: dict[int, Relay],
         recording: ProxyRecording,
         contexts: TlsContexts,
+        arrivals: Arrivals,
         emit: Callable[[Event], None],
     ) -> None:
         self.relays = relays
@@ -86,6 +89,7 @@ class Connections:
         self._settings = settings
         self._session_settings = SettingsOfSessions(settings)
         self._recording = recording
+        self._arrivals = arrivals
         self._emit = emit
         # Made once, because each connection keeps them.
         self._hooks = Hooks(self._key_of, self._heard)
@@ -157,6 +161,7 @@ class Connections:
             end = self._failed(conn, error)
         finally:
             leg.close()
+            self._arrivals.arrived(conn)
             if end is not None:
                 now, end = now_ns(), self._end_of(end)
                 self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
@@ -176,6 +181,7 @@ class Connections:
         exceeded = self._limits.enter(peer)
         try:
             if exceeded is not None:
+                self._arrivals.arrived(conn)  # nobody waits while it lingers
                 end = await self._turn_away(session, client, exceeded)
             elif (refused := self._refuse(session, client)) is not None:
                 end = refused
@@ -232,8 +238,11 @@ class Connections:
         self, session: Session, accepted: Accepted, record: Callable[[records.Item], None]
     ) -> Relay | End:
         """Connect to the server, and return the relay; the end where there is none.  Raises NoServer."""
-        chain = self.chain
-        endpoint, server, greeting, secured, _ = await self.upstreams.dial(accepted.facts, accepted.plain)
+        chain, begun = self.chain, now_ns()
+        endpoint, server, greeting, secured, _ = await self.upstreams.dial(
+            accepted.facts, accepted.plain, partial(self._arrivals.arrived, accepted.conn)
+        )
+        self._arrivals.greeted(accepted.conn, now_ns() - begun)
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
             refusal = _DRAINED
@@ -284,6 +293,7 @@ class Connections:
         )
         for timeslice in relay.timeslices:
             timeslice.observe = self.observe
+        relay.on_arrived = self._arrivals.arrived
         relay.opened |= {"client": facts.peer, "upstream": upstream, "ordinal": conn}
         if facts.proxied_by:
             relay.opened["proxied_by"] = facts.proxied_by

@@ -16,10 +16,10 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.addresses import WILDCARDS, Address, address_of
+from natsproxy.addresses import WILDCARDS, Address
 from natsproxy.config.endpoints import Listener
 from natsproxy.errors import ConfigError
-from natsproxy.net.leg import Leg, has_left
+from natsproxy.net.arrivals import Arrivals
 from natsproxy.net.shortage import Shortage
 from natsproxy.net.timeslice import LENGTH
 from natsproxy.units import SECOND
@@ -159,47 +159,28 @@ def close(listening: socket.socket) -> None:
 
 
 async def accept(
-    listening: socket.socket,
-    take: Callable[[Leg], None],
-    gone: Callable[[str], None],
-    shortage: Shortage,
-    *,
-    keepalive: bool,
+    listening: socket.socket, arrivals: Arrivals, take: Callable[[socket.socket], int], shortage: Shortage
 ) -> None:
-    """Accept connections until cancelled.
-
-    When many clients come at once, some give up before they are accepted, and retry: work for one that has
-    left would delay the others.  take: called with the leg of a client.  gone: called with the `host:port`
-    of one that has left.
-    """
+    """Accept connections until cancelled.  arrivals: where they go.  take: see `Arrivals.come`."""
     while True:
         await _until_readable(listening, shortage.look())
+        while arrivals.full:
+            await arrivals.wait_shorter()
         try:
-            client = _accept(listening, gone)
-        except BlockingIOError:  # it was only time to look at the shortage again, or the client has left
+            _accept_some(listening, arrivals, take)
+        except BlockingIOError:  # it was only time to look at the shortage again, or there are no more
             continue
         except OSError as error:  # closing connections give descriptors back
             shortage.met(error)
             await trio.sleep(_RETRY)
-        else:
-            if client is not None:
-                take(Leg(client, keepalive=keepalive))
 
 
-def _accept(listening: socket.socket, gone: Callable[[str], None]) -> socket.socket | None:
-    """Return the next client that has not left; None if a time slice passed first.  Raises OSError.
-
-    Only one: open connections run between two accepts.
-    """
-    until = time.perf_counter_ns() + LENGTH
-    while True:
-        client, peer = listening.accept()
-        if not has_left(client):
-            return client
-        client.close()
-        gone(str(address_of(*peer[:2])))
-        if time.perf_counter_ns() >= until:
-            return None
+def _accept_some(listening: socket.socket, arrivals: Arrivals, take: Callable[[socket.socket], int]) -> None:
+    """Accept clients for a time slice: into the line, but for the first one.  Raises OSError."""
+    until, more = time.perf_counter_ns() + LENGTH, False
+    while not arrivals.full and time.perf_counter_ns() < until:
+        client, (host, port, *_) = listening.accept()
+        more |= arrivals.come(client, host, port, take, more=more)
 
 
 async def _until_readable(listening: socket.socket, most: int | None) -> None:

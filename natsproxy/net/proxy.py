@@ -24,6 +24,7 @@ from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import PASSED, Event, Firing, Notice
+from natsproxy.net.arrivals import Arrivals
 from natsproxy.net.clock import now_ns
 from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
@@ -57,7 +58,8 @@ class Proxy:
     sockets: those that listen already on addresses of its listeners.
     listen, schemes: of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
-    rules: those in force and those that are not now, as a book.  connections: serves them; for its facts.
+    rules: those in force and those that are not now, as a book.  arrivals: its new clients.  connections:
+    serves them; both for their facts.
     fired: how often rules have acted, or would have in shadow, by their names.
     """
 
@@ -76,6 +78,7 @@ class Proxy:
         self.fired: Counter[str] = Counter()
         self._contexts = TlsContexts(settings)
         self._recording = ProxyRecording(self.relays, self.seed, self.emit)
+        self.arrivals = Arrivals(self.emit, self._gone, now_ns)
         self.connections = Connections(
             settings,
             chain or EmptyChain(),
@@ -83,6 +86,7 @@ class Proxy:
             self.relays,
             self._recording,
             self._contexts,
+            self.arrivals,
             self.emit,
         )
         self.rules = RuleBook(
@@ -120,15 +124,11 @@ class Proxy:
                     async with trio.open_nursery() as serving:
                         with self._accepting:
                             async with trio.open_nursery() as accepting:
+                                accepting.start_soon(self.arrivals.run)
                                 for opened, listener in listeners:
                                     take = self._take_into(serving, listener)
-                                    accepting.start_soon(
-                                        partial(accept, keepalive=self.settings.keepalive),
-                                        opened,
-                                        take,
-                                        self._gone,
-                                        self.connections.shortage,
-                                    )
+                                    shortage = self.connections.shortage
+                                    accepting.start_soon(accept, opened, self.arrivals, take, shortage)
                         # Closed before the connections end: a client that comes back is refused at once.
                         for opened, _ in listeners:
                             close(opened)
@@ -149,11 +149,13 @@ class Proxy:
         self._recording.plane = self.connections.plane = plane
         return plane
 
-    def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[Leg], None]:
-        def take(client: Leg) -> None:
+    def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[socket.socket], int]:
+        def take(client: socket.socket) -> int:
             self.accepted += 1
             self.connections.open += 1
-            nursery.start_soon(self.connections.serve, client, listener, self.accepted)
+            leg = Leg(client, keepalive=self.settings.keepalive)
+            nursery.start_soon(self.connections.serve, leg, listener, self.accepted)
+            return self.accepted
 
         return take
 

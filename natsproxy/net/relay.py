@@ -45,7 +45,8 @@ class Relay:
     plane's legs on them.  greeting: bytes that were received from the server already.  emit, record:
     take the events and the records of the session.  most_frames: returns the frames of one record at most.
     check: tells why a client is not who it says it is.  deadlines: call `tick` at `due` (ns).
-    opened: the facts of its Open record.
+    opened: the facts of its Open record.  on_arrived: called with its number at the client's first PONG, if
+    there is one.
     kernel: what the kernel knew of the client's leg at its end.  error: the bug that it ends for.
     """
 
@@ -66,6 +67,7 @@ class Relay:
         self.accepted = accepted
         self.conn = accepted.conn
         self.end: End | None = None
+        self.on_arrived: Callable[[int], None] | None = None
         self.opened: dict[str, Any] = {"upstream_local": str(server.local)}
         self.client: PlaneLeg = accepted.leg
         self.server: PlaneLeg = server
@@ -310,6 +312,9 @@ class Relay:
             self._end_if_gone()
         self._update_plane()
         self._arm()
+        if self.on_arrived is not None and self.session.arrived:
+            arrived, self.on_arrived = self.on_arrived, None
+            arrived(self.conn)
 
     def _send(self, pieces: tuple[list[bytes | memoryview], list[bytes | memoryview]]) -> None:
         for direction, leg in ((C2S, self.server), (S2C, self.client)):

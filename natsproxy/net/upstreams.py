@@ -41,6 +41,10 @@ _LAME: Final = "is in lame duck mode"
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 
 
+def _nothing() -> None:
+    return None
+
+
 class ClientLeft(Exception):
     """The client left before it had a server."""
 
@@ -77,10 +81,11 @@ class Upstreams:
         self._quick: BoundedDict[Endpoint, None] = BoundedDict()  # see `Race`
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
-    async def dial(self, client: ClientFacts, leg: Leg) -> Dialled:
+    async def dial(self, client: ClientFacts, leg: Leg, held: Callable[[], None] = _nothing) -> Dialled:
         """Return a connection to a server; try again for the time of `upstream_hold`.
 
-        leg: of the client, which may leave meanwhile.  Raises NoServer, OwnShortage and ClientLeft.
+        leg: of the client, which may leave meanwhile.  held: called when it has to wait for that.
+        Raises NoServer, OwnShortage and ClientLeft.
         """
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
@@ -102,6 +107,7 @@ class Upstreams:
                     return dialled
                 if over:
                     raise NoServer("; ".join(reasons))
+            held()
             await self._hold(deadline)
 
     async def _hold(self, deadline: float) -> None:

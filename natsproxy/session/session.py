@@ -124,6 +124,11 @@ class Session:
         return self._lifecycle.phase is OVER
 
     @property
+    def arrived(self) -> bool:
+        """True if the client has had its first PONG."""
+        return self._lifecycle.phase is Phase.READY
+
+    @property
     def client_spoke(self) -> bool:
         """True if any byte has come from the client."""
         return self.pipes[C2S].in_bytes > 0

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from heapq import heappop, heappush
 from pathlib import Path
@@ -220,7 +220,7 @@ class Child:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"{self._process.args} has failed")
+            raise SystemExit(f"a process has failed: {self._process.args!r}")
         return line
 
     def end(self) -> str:
@@ -354,7 +354,7 @@ def main(words: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    children = {"storm": storm, "bare": bare, "pings": pings}
+    children: dict[str, Callable[..., None]] = {"storm": storm, "bare": bare, "pings": pings}
     if len(sys.argv) > 2 and sys.argv[1] in children and sys.argv[2].isdecimal():
         children[sys.argv[1]](*map(int, sys.argv[2:]))
     else:

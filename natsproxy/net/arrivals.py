@@ -1,0 +1,259 @@
+"""Clients that arrive: no more of them log in at once than can be served in time, and the others wait.
+
+Many clients come at once after a restart, and each gives up after two seconds or so.  If all of them were
+served at once, each would wait for all the others, and most of the work would be for clients that left.
+
+Theory
+1. A client is *on its way* from its accept to its first PONG.  `limit` bounds how many are.  One that waits
+   for its server for `LONGEST`, or that says nothing for `SILENT` after its INFO, goes on without being
+   counted: it costs nothing meanwhile, so it keeps nobody out.
+2. The limit follows a measurement: the time that a dial takes, until the server's INFO is there.  Where it is
+   longer than `SLOW` beyond twice the time without load, there are too many; where it is not, and others
+   wait, there may be more.  Time that a client takes does not count: it may be far away.
+3. Those that must wait are accepted and get no byte.  They stand in a line by address, and the addresses take
+   turns, so that a client that connects in a loop delays only those of its own address.  The line is bounded;
+   behind it there is the kernel's queue, which is first come, first served.
+4. A *storm* begins when a client has to wait, and is over when nobody has for `QUIET`.  One in which somebody
+   waited for `WORTH` is reported, at its end.
+"""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Final, NamedTuple
+
+import trio
+
+from natsproxy.addresses import address_of
+from natsproxy.events import Event, Notice
+from natsproxy.net.leg import has_left
+from natsproxy.units import MILLISECOND, SECOND
+
+FIRST_LIMIT: Final = 64
+LEAST: Final = 16
+"""The lowest limit: so few are no load, and the time that a dial takes then is the time without load."""
+MOST: Final = 1_024
+LONGEST: Final = SECOND
+SILENT: Final = SECOND // 4
+SLOW: Final = 50 * MILLISECOND
+QUIET: Final = SECOND
+WORTH: Final = 100 * MILLISECOND
+LINE: Final = 4_096
+"""Clients in the line at most; fewer where the process may open few files."""
+AT_ONCE: Final = 2
+"""Clients that begin in one round of the loop: open connections run between two rounds."""
+
+
+class Waiting(NamedTuple):
+    """A client in the line.  host: its address.  peer: `host:port`.  since: its accept (ns).
+
+    take: takes the socket, and returns the number of the connection.
+    """
+
+    client: socket.socket
+    host: str
+    peer: str
+    since: int
+    take: Callable[[socket.socket], int]
+
+
+class Arrivals:
+    """The arrivals of one proxy.
+
+    emit: takes the report of a storm.  gone: takes the `host:port` of a client that left while it waited.
+    clock: in nanoseconds.  limit: of the clients that are on their way.  delayed: how many clients have had
+    to wait.  longest: the longest wait of the storm (ns).
+    """
+
+    def __init__(
+        self, emit: Callable[[Event], None], gone: Callable[[str], None], clock: Callable[[], int]
+    ) -> None:
+        self._emit = emit
+        self._gone = gone
+        self._clock = clock
+        self.limit = float(FIRST_LIMIT)
+        self.delayed = 0
+        self.longest = 0
+        self._most_waiting = _line()
+        self._opening: dict[int, int] = {}  # since when, by the number of the connection; oldest first
+        self._greeted: dict[int, int] = {}  # the same, since the INFO
+        self._line: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by address, the next one first
+        self._waiting = 0
+        self._usual: int | None = None  # the time of a dial without load
+        self._until_slower = 0  # dials that were begun before the limit was lowered
+        self._wake = trio.Event()
+        self._shorter = trio.Event()  # the line has become shorter
+        self._since = self._last = self._came = self._left = 0  # of the storm
+
+    # -- facts
+
+    @property
+    def on_their_way(self) -> int:
+        """The clients that are counted as on their way."""
+        return len(self._opening) + len(self._greeted)
+
+    @property
+    def waiting(self) -> int:
+        """The clients in the line."""
+        return self._waiting
+
+    # -- the line
+
+    @property
+    def full(self) -> bool:
+        """True if the line takes no more."""
+        return self._waiting >= self._most_waiting
+
+    async def wait_shorter(self) -> None:
+        """Wait until the line is shorter than it is."""
+        self._shorter = trio.Event()
+        await self._shorter.wait()
+
+    def come(
+        self, client: socket.socket, host: str, port: int, take: Callable[[socket.socket], int], *, more: bool
+    ) -> bool:
+        """Take a client that was accepted, now or when it is its turn; return whether it was taken now.
+
+        take: takes the socket, and returns the number of the connection.  more: another one was taken just
+        now, and open connections are to run before the next.
+        """
+        now = self._clock()
+        waiting = Waiting(client, host, str(address_of(host, port)), now, take)
+        if not more and not self._waiting and self._has_room(now):
+            return self._begin(waiting, now)
+        if not self._since:
+            self._since = now
+        self._line.setdefault(host, deque()).append(waiting)
+        self._waiting += 1
+        self.delayed += 1
+        if self._waiting == 1:
+            self._wake.set()
+        return False
+
+    def _next(self) -> Waiting:
+        """Take out the next client of the line; its address goes behind the others."""
+        host, clients = self._line.popitem(last=False)
+        found = clients.popleft()
+        if clients:
+            self._line[host] = clients
+        self._waiting -= 1
+        self._shorter.set()
+        return found
+
+    def _begin(self, waiting: Waiting, now: int) -> bool:
+        """Hand a client on, unless it has left; return whether it has not."""
+        if self._since:
+            self._last = now
+            self._came += 1
+            self.longest = max(self.longest, now - waiting.since)
+        if has_left(waiting.client):  # it may have come again: work for it would delay the others
+            self._left += bool(self._since)
+            waiting.client.close()
+            self._gone(waiting.peer)
+            return False
+        self._opening[waiting.take(waiting.client)] = now
+        return True
+
+    def _has_room(self, now: int) -> bool:
+        for counted, longest in ((self._opening, LONGEST), (self._greeted, SILENT)):
+            while counted and now - counted[first := next(iter(counted))] >= longest:
+                del counted[first]
+        return self.on_their_way < int(self.limit)
+
+    # -- the way of a client
+
+    def greeted(self, conn: int, took: int) -> None:
+        """Note that the server of a connection has sent INFO, which its client gets now.
+
+        took: the time of the dial (ns).
+        """
+        if self._opening.pop(conn, None) is not None:
+            self._greeted[conn] = self._clock()
+            self._measure(took)
+
+    def arrived(self, conn: int) -> None:
+        """Note that a connection has had its first PONG, or has ended, or waits for a server; idempotent."""
+        if self._greeted.pop(conn, None) is None:
+            self._opening.pop(conn, None)
+        if self._waiting:
+            self._wake.set()
+
+    def _measure(self, took: int) -> None:
+        """Adapt the limit to the time that a dial took."""
+        if self._until_slower:
+            self._until_slower -= 1
+        light = self.limit <= LEAST or (not self._waiting and self.on_their_way <= LEAST)
+        if light:
+            self._usual = took if self._usual is None else self._usual + (took - self._usual) // 8
+        if took <= SLOW + 2 * (self._usual or 0):
+            if self._waiting:
+                self.limit = min(MOST, self.limit + 0.25)
+        elif not self._until_slower:
+            self.limit = max(LEAST, self.limit * 0.8)
+            self._until_slower = self.on_their_way
+
+    # -- time
+
+    async def run(self) -> None:
+        """Let clients of the line begin when it is their turn, and report storms, until cancelled."""
+        try:
+            while True:
+                self._wake = trio.Event()
+                with trio.move_on_after(self._pause()):
+                    await self._wake.wait()
+                while self._begin_some():
+                    await trio.lowlevel.checkpoint()
+                self._look()
+        finally:
+            for waiting in self._all():
+                waiting.client.close()
+
+    def _pause(self) -> float:
+        """Return the seconds until there is something to do without a call."""
+        now = self._clock()
+        if self._waiting:  # until the first one is no longer counted
+            ends = [
+                next(iter(counted.values())) + longest
+                for counted, longest in ((self._opening, LONGEST), (self._greeted, SILENT))
+                if counted
+            ]
+            return max(0, min(ends) - now) / SECOND if ends else 0
+        return max(0, self._last + QUIET - now) / SECOND if self._since else inf
+
+    def _begin_some(self) -> bool:
+        """Let some clients begin; return whether others may at once."""
+        now = self._clock()
+        for _ in range(AT_ONCE):
+            if not (self._waiting and self._has_room(now)):
+                return False
+            self._begin(self._next(), now)
+        return True
+
+    def _look(self) -> None:
+        """Report the storm if it is over."""
+        now = self._clock()
+        if not self._since or self._waiting or now - self._last < QUIET:
+            return
+        if self.longest >= WORTH:
+            facts: dict[str, object] = {
+                "clients": self._came,
+                "left": self._left,
+                "seconds": round((self._last - self._since) / SECOND, 3),
+                "longest_wait": round(self.longest / SECOND, 3),
+            }
+            self._emit(Notice(now, None, "info", "many clients came at once", facts))
+        self._since = self._last = self._came = self._left = self.longest = 0
+
+    def _all(self) -> Iterator[Waiting]:
+        while self._waiting:
+            yield self._next()
+
+
+def _line() -> int:
+    """Return how many clients may stand in the line: at most a quarter of the descriptors."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return LINE if most == resource.RLIM_INFINITY else max(1, min(LINE, most // 4))
