@@ -67,6 +67,8 @@ class Health:
         """Return endpoints in the order in which a new connection tries them."""
         now = self._clock()
         self._forget(endpoints, now)
+        if len(endpoints) < 2:
+            return list(endpoints)
         if self._random is not None:
             endpoints = self._random.sample(endpoints, len(endpoints))
         return sorted(endpoints, key=lambda endpoint: self._rank(endpoint, now))

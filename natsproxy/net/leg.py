@@ -343,6 +343,11 @@ class Leg:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.close()
 
+    @property
+    def peer_ended(self) -> bool:
+        """True if the end of the peer's stream has been read."""
+        return self._peer_ended
+
     def has_left(self) -> bool:
         """Tell whether the peer has ended the stream, or is lost, and all that it sent before is read."""
         return has_left(self._sock)
@@ -426,6 +431,8 @@ def _closed(leg: AnyLeg) -> bool:
     """Half-close a leg without a backlog; tell whether its peer has done so, or is lost."""
     if leg.backlog:
         return False
+    if isinstance(leg, Leg) and leg.peer_ended:  # all of it is read: to close it is in good order
+        return True
     leg.finish()
     try:
         return leg.try_receive() == b""

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -37,6 +38,7 @@ from natsproxy.session.control import Control
 from natsproxy.units import format_duration
 from natsproxy.wire.ops import C2S
 
+_UNCOUNTED: Final = nullcontext()  # where there is no limit
 _LOOKS = 4  # looks at all connections in the shortest time-out
 
 
@@ -52,11 +54,14 @@ class Limits:
 
     # -- numbers
 
-    @contextmanager
-    def opening(self) -> Iterator[None]:
+    def opening(self) -> AbstractContextManager[None]:
         """Count a leg that is being opened; raises OpeningFailed where there are too many of them."""
         most = self._settings.max_connections
-        if most and self._opening >= most:
+        return self._counted(most) if most else _UNCOUNTED
+
+    @contextmanager
+    def _counted(self, most: int) -> Iterator[None]:
+        if self._opening >= most:
             raise OpeningFailed(close_reasons.LIMIT, f"{most} connections are being opened, max-connections")
         self._opening += 1
         try:
@@ -64,16 +69,18 @@ class Limits:
         finally:
             self._opening -= 1
 
-    @contextmanager
-    def opening_from(self, peer: str) -> Iterator[None]:
+    def opening_from(self, peer: str) -> AbstractContextManager[None]:
         """Count a leg that is being opened as one of its client's, too; raises OpeningFailed as `opening`.
 
         peer: `host:port`.  Apart from the connections: a client that has as many as it may gets an -ERR, and
         only a leg that is open can carry one.
         """
-        host = split_host_port(peer)[0]
         most = self._settings.max_connections_per_address
-        if most and self._opening_by_address[host] >= most:
+        return self._counted_from(split_host_port(peer)[0], most) if most else _UNCOUNTED
+
+    @contextmanager
+    def _counted_from(self, host: str, most: int) -> Iterator[None]:
+        if self._opening_by_address[host] >= most:
             reason = f"{host} is opening {most} connections, max-connections-per-address"
             raise OpeningFailed(close_reasons.LIMIT, reason)
         self._opening_by_address[host] += 1

@@ -308,6 +308,8 @@ class Relay:
                 else:
                     leg.finish()
         self._send(pieces)
+        if self.end is not None:  # nothing is read any more, and nothing is due
+            return
         if self.client.gone or self.server.gone:
             self._end_if_gone()
         self._update_plane()

@@ -151,11 +151,28 @@ def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str,
 
     As `gojson.rewrite` does it.  Raises ValueError when `args` is not a JSON object.
     """
+    return edited_info(args, InfoEdit.of(remove, set or {}))
+
+
+class InfoEdit(NamedTuple):
+    """An edit of INFO that is made once.  remove: members to leave out.  put: those to set, as JSON."""
+
+    remove: frozenset[str]
+    put: bytes
+
+    @classmethod
+    def of(cls, remove: Collection[str], put: Mapping[str, Any]) -> InfoEdit:
+        """Return the edit that removes members and sets others."""
+        return cls(frozenset(remove), gojson.dumps(put))
+
+
+def edited_info(args: bytes, edit: InfoEdit) -> bytes:
+    """Return the arguments of an INFO after an edit.  Raises ValueError as `rewrite_info`."""
     if args.strip() == b"null":
         raise ValueError("an INFO of null")
-    put = gojson.dumps(set or {})
+    remove, put = edit
     form, number = _form(args) if _ANY_ID not in put else (args, b"")
-    changed = _rewrite(form, frozenset(remove), put)
+    changed = _rewrite(form, remove, put)
     return args if changed == form else _unformed(changed, number)
 
 

@@ -58,14 +58,6 @@ class Identity:
         """Return the user that a certificate identifies: the first of its names that is one; "" for none."""
         return next((name for name in certificate.names if name in (self.users or ())), "")
 
-    def info_edits(self) -> tuple[set[str], dict[str, Any]]:
-        """Return the members of INFO that clients do not get, and those that they get changed."""
-        if self.credentials is None:
-            return set(), {}
-        if self.clients == "users":
-            return {"nonce"}, {"auth_required": True}
-        return {"nonce", "auth_required"}, {}
-
     def rewritten(self, args: bytes, nonce: str) -> bytes:
         """Return the arguments of a client's CONNECT as the server gets them.
 
@@ -79,3 +71,15 @@ class Identity:
         if self.key is not None and nonce:
             own["proxy_sig"] = self.key.sign(nonce)
         return gojson.rewrite(args, remove=remove.difference(own), set=own)
+
+
+def info_edits(clients: str | None) -> tuple[set[str], dict[str, Any]]:
+    """Return the members of INFO that clients do not get, and those that they get changed.
+
+    clients: how they log in (see `Identity`); None where they do so at the server.
+    """
+    if clients is None:
+        return set(), {}
+    if clients == "users":
+        return {"nonce"}, {"auth_required": True}
+    return {"nonce", "auth_required"}, {}

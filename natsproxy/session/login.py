@@ -15,19 +15,20 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Greeted
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
-from natsproxy.protocol.info import Info, parse_info, rewrite_info
+from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
 from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Authenticate, Emit
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
-from natsproxy.session.identity import Identity
+from natsproxy.session.identity import Identity, info_edits
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.values import Hooks, SessionSettings
@@ -38,6 +39,7 @@ from natsproxy.wire.ops import C2S, S2C, Op
 from natsproxy.wire.parse import head
 
 _GIVEN: Final[dict[str, type]] = {"user": str, "pass": str}
+_MOST_EDITS: Final = 64
 _MOST_INFOS: Final = 16  # the latest are kept for a client that has had no PONG: each tells the whole state
 
 
@@ -244,7 +246,8 @@ class Login:
     def _greeted(self, args: bytes, now: int) -> None:
         """Handle the first INFO: the nonce, and whether the server can be proxied."""
         connection = self._connection
-        self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
+        if connection.info.nonce:
+            self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
         self.refusal = why_unusable(connection.info)
         timeout = connection.settings.auth_timeout
         self.speak_by = now + timeout if timeout else None
@@ -360,22 +363,31 @@ def info_of(greeting: bytes) -> Info | None:
 
 def client_info(args: bytes, settings: SessionSettings) -> bytes:
     """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
-    remove = {*_TLS} - {*settings.tls}
-    change: dict[str, Any] = dict.fromkeys(settings.tls, True)
-    if settings.identity is not None:
-        hidden, edits = settings.identity.info_edits()
-        remove |= hidden
-        change |= edits
-    if settings.advertise == "pass":
-        return rewrite_info(args, remove=remove, set=change)
-    if settings.self_port:
-        change |= {"host": settings.self_host, "port": settings.self_port}
-    remove.add("ws_connect_urls")
-    if settings.advertise == "self" and settings.self_urls:
-        change["connect_urls"] = list(settings.self_urls)
-    else:
-        remove.add("connect_urls")
-    return rewrite_info(args, remove=remove, set=change)
+    s = settings
+    identity = None if s.identity is None or s.identity.credentials is None else s.identity.clients
+    return edited_info(args, _edit(s.advertise, s.self_host, s.self_port, s.self_urls, s.tls, identity))
+
+
+@lru_cache(_MOST_EDITS)  # each connection asks for one
+def _edit(
+    advertise: str, host: str, port: int, urls: tuple[str, ...], tls: tuple[str, ...], clients: str | None
+) -> InfoEdit:
+    """Return the edit of INFO; the arguments are fields of the settings.
+
+    clients: how clients log in where the proxy does so itself (see `Identity`), None where it does not.
+    """
+    hidden, edits = info_edits(clients)
+    remove = ({*_TLS} - {*tls}) | hidden
+    change: dict[str, Any] = dict.fromkeys(tls, True) | edits
+    if advertise != "pass":
+        if port:
+            change |= {"host": host, "port": port}
+        remove.add("ws_connect_urls")
+        if advertise == "self" and urls:
+            change["connect_urls"] = list(urls)
+        else:
+            remove.add("connect_urls")
+    return InfoEdit.of(remove, change)
 
 
 def lame_duck(args: bytes) -> bytes:
