@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import resource
 import socket
+import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import inf
 from typing import Final, NamedTuple
 
@@ -31,6 +32,7 @@ import trio
 from natsproxy.addresses import address_of
 from natsproxy.events import Event, Notice
 from natsproxy.net.leg import has_left
+from natsproxy.net.timeslice import LENGTH
 from natsproxy.units import MILLISECOND, SECOND
 
 FIRST_LIMIT: Final = 64
@@ -39,13 +41,11 @@ LEAST: Final = 16
 MOST: Final = 1_024
 LONGEST: Final = SECOND
 SILENT: Final = SECOND // 4
-SLOW: Final = 50 * MILLISECOND
+SLOW: Final = 20 * MILLISECOND
 QUIET: Final = SECOND
 WORTH: Final = 100 * MILLISECOND
 LINE: Final = 4_096
 """Clients in the line at most; fewer where the process may open few files."""
-AT_ONCE: Final = 2
-"""Clients that begin in one round of the loop: open connections run between two rounds."""
 
 
 class Waiting(NamedTuple):
@@ -87,7 +87,8 @@ class Arrivals:
         self._until_slower = 0  # dials that were begun before the limit was lowered
         self._wake = trio.Event()
         self._shorter = trio.Event()  # the line has become shorter
-        self._since = self._last = self._came = self._left = 0  # of the storm
+        self._since: int | None = None  # of the storm; None: there is none
+        self._last = self._came = self._left = 0
 
     # -- facts
 
@@ -109,8 +110,9 @@ class Arrivals:
         return self._waiting >= self._most_waiting
 
     async def wait_shorter(self) -> None:
-        """Wait until the line is shorter than it is."""
-        self._shorter = trio.Event()
+        """Wait until the line has become shorter."""
+        if self._shorter.is_set():
+            self._shorter = trio.Event()
         await self._shorter.wait()
 
     def come(
@@ -125,7 +127,7 @@ class Arrivals:
         waiting = Waiting(client, host, str(address_of(host, port)), now, take)
         if not more and not self._waiting and self._has_room(now):
             return self._begin(waiting, now)
-        if not self._since:
+        if self._since is None:
             self._since = now
         self._line.setdefault(host, deque()).append(waiting)
         self._waiting += 1
@@ -146,12 +148,12 @@ class Arrivals:
 
     def _begin(self, waiting: Waiting, now: int) -> bool:
         """Hand a client on, unless it has left; return whether it has not."""
-        if self._since:
+        if self._since is not None:
             self._last = now
             self._came += 1
             self.longest = max(self.longest, now - waiting.since)
         if has_left(waiting.client):  # it may have come again: work for it would delay the others
-            self._left += bool(self._since)
+            self._left += self._since is not None
             waiting.client.close()
             self._gone(waiting.peer)
             return False
@@ -200,17 +202,22 @@ class Arrivals:
 
     async def run(self) -> None:
         """Let clients of the line begin when it is their turn, and report storms, until cancelled."""
-        try:
-            while True:
-                self._wake = trio.Event()
-                with trio.move_on_after(self._pause()):
-                    await self._wake.wait()
-                while self._begin_some():
-                    await trio.lowlevel.checkpoint()
-                self._look()
-        finally:
-            for waiting in self._all():
-                waiting.client.close()
+        while True:
+            while self._begin_next():
+                await trio.lowlevel.checkpoint()
+            since = self._since
+            if since is not None and not self._waiting and self._clock() - self._last >= QUIET:
+                self._end_storm(since)
+            self._wake = trio.Event()
+            with trio.move_on_after(self._pause()):
+                await self._wake.wait()
+
+    def close(self) -> None:
+        """Close the clients of the line, as the kernel does with those in its queue; nobody is to come."""
+        while self._waiting:
+            self._next().client.close()
+        if self._since is not None:
+            self._end_storm(self._since)
 
     def _pause(self) -> float:
         """Return the seconds until there is something to do without a call."""
@@ -222,35 +229,32 @@ class Arrivals:
                 if counted
             ]
             return max(0, min(ends) - now) / SECOND if ends else 0
-        return max(0, self._last + QUIET - now) / SECOND if self._since else inf
+        return max(0, self._last + QUIET - now) / SECOND if self._since is not None else inf
 
-    def _begin_some(self) -> bool:
-        """Let some clients begin; return whether others may at once."""
-        now = self._clock()
-        for _ in range(AT_ONCE):
-            if not (self._waiting and self._has_room(now)):
-                return False
-            self._begin(self._next(), now)
-        return True
+    def _begin_next(self) -> bool:
+        """Let the next client begin; return whether another one may, once open connections had a turn.
 
-    def _look(self) -> None:
-        """Report the storm if it is over."""
+        Those that have left are let go for a time slice.
+        """
+        now, until = self._clock(), time.perf_counter_ns() + LENGTH
+        while self._waiting and self._has_room(now):
+            if self._begin(self._next(), now) or time.perf_counter_ns() >= until:
+                return True
+        return False
+
+    def _end_storm(self, since: int) -> None:
+        """Report a storm that is over.  since: its begin."""
         now = self._clock()
-        if not self._since or self._waiting or now - self._last < QUIET:
-            return
         if self.longest >= WORTH:
             facts: dict[str, object] = {
                 "clients": self._came,
                 "left": self._left,
-                "seconds": round((self._last - self._since) / SECOND, 3),
+                "seconds": round((self._last - since) / SECOND, 3),
                 "longest_wait": round(self.longest / SECOND, 3),
             }
             self._emit(Notice(now, None, "info", "many clients came at once", facts))
-        self._since = self._last = self._came = self._left = self.longest = 0
-
-    def _all(self) -> Iterator[Waiting]:
-        while self._waiting:
-            yield self._next()
+        self._since = None
+        self._came = self._left = self.longest = 0
 
 
 def _line() -> int:

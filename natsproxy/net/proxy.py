@@ -132,9 +132,11 @@ class Proxy:
                         # Closed before the connections end: a client that comes back is refused at once.
                         for opened, _ in listeners:
                             close(opened)
+                        self.arrivals.close()
             finally:
                 for opened, _ in listeners:
                     close(opened)
+                self.arrivals.close()
                 with trio.CancelScope(shield=True):
                     await self.stop_recording()
                 background.cancel_scope.cancel()

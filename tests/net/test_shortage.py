@@ -19,8 +19,9 @@ import trio.testing
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Server
 from natsproxy.events import Event, Notice
+from natsproxy.net.arrivals import Arrivals
+from natsproxy.net.clock import now_ns
 from natsproxy.net.endpoints import Endpoint
-from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept
 from natsproxy.net.shortage import Shortage
 from tests.kit.servers import NatsServer
@@ -116,13 +117,18 @@ async def test_its_end_is_said_with_a_count(autojump_clock: trio.testing.MockClo
                 raise errors.pop()
             return super().accept()
 
-    shortage = Shortage(events.append, lambda: int(trio.current_time() * 1e9))
+    def taken(client: socket.socket) -> int:
+        client.close()
+        return 1
+
+    shortage = Shortage(events.append, now_ns)
     with Listening() as listening, socket.socket() as client, trio.move_on_after(60):
         listening.setblocking(False)
         listening.bind(("127.0.0.1", 0))
         listening.listen()
         client.connect(listening.getsockname())
-        await accept(listening, Leg.close, lambda _: None, shortage, keepalive=True)
+        arrivals = Arrivals(events.append, lambda _: None, now_ns)
+        await accept(listening, arrivals, taken, shortage)
     told = [(event.level, event.text, event.data) for event in events if isinstance(event, Notice)]
     assert [level for level, _, _ in told] == ["error", "warning"]
     assert told[1][1:] == ("natsproxy can open connections again", {"seconds": 0.2, "failures": 3})

@@ -103,6 +103,13 @@ def _connections(server: MonitoredServer, subscriptions: int) -> Iterator[Metric
     proxy, causes = server.proxy, server.statistics.causes
     yield _counter("natsproxy_connections_accepted", "Connections that were accepted.", proxy.accepted)
     yield _gauge("natsproxy_connections_open", "Connections that have not ended.", proxy.connections.open)
+    arrivals = proxy.arrivals
+    yield _gauge(
+        "natsproxy_logins", "Clients between their accept and their first PONG.", arrivals.on_their_way
+    )
+    yield _gauge("natsproxy_logins_limit", "The limit of these; others wait.", int(arrivals.limit))
+    yield _gauge("natsproxy_connections_waiting", "Clients that wait for that limit.", arrivals.waiting)
+    yield _counter("natsproxy_connections_delayed", "Clients that had to wait.", arrivals.delayed)
     yield _counters(
         "natsproxy_connections_ended",
         "Connections that have ended, by cause.",
