@@ -17,6 +17,7 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
+from natsproxy.net.arrivals import FIRST_LIMIT
 from natsproxy.testing import NatsServer
 from tests.kit.process import ProxyProcess
 
@@ -121,6 +122,9 @@ def test_a_conversation_with_rules_adds_up(url: str) -> None:
     assert found["natsproxy_rule_delay_seconds_bucket", "0.005"] == held
     assert found["natsproxy_connections_accepted_total",] == 1
     assert found["natsproxy_connections_open",] == 0
+    assert found["natsproxy_logins",] == found["natsproxy_connections_waiting",] == 0
+    assert found["natsproxy_logins_limit",] >= FIRST_LIMIT  # one client is no reason to lower it
+    assert found["natsproxy_connections_delayed_total",] == 0
     assert found["natsproxy_connections_ended_total", "client-closed"] == 1
     assert found["natsproxy_python_step_seconds_count",] > 0
     assert found["natsproxy_recorder_frames_total",] >= 3 * MESSAGES
