@@ -53,7 +53,7 @@ def sweep_test(item: pytest.Item, tape: cassette | None) -> Outcome:
         patience=_seconds(given.sweep_patience),
         jobs=os.cpu_count() or 1,
     )
-    return Sweeping(KeptSweep(world, program, options, out)).finish()
+    return Sweeping(KeptSweep(world, program, options, out, program.again(out))).finish()
 
 
 def _seconds(ns: int | None) -> float | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import click
 
+from natsproxy.addresses import mask_addresses
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
@@ -27,10 +29,19 @@ from natsproxy.sweep.programs import Command
 from natsproxy.sweep.sweeping import Sweep, SweepOptions, title
 from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
 
+_WORDS: Final = "natsproxy.sweep.words"
 _OWN: Final = "installed"  # the value of --server without one
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+class _AsTyped(click.Command):
+    """A command that keeps the words that it was given."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = list(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_AsTyped, context_settings={"allow_interspersed_args": False})
 @click.option("--upstream", metavar=URL, help="Use this server of yours, for one run at a time.")
 @click.option(
     "--server",
@@ -169,14 +180,34 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     program = Command(words, os.environ)
     if given["only"]:
         raise SystemExit(_reproduce(given, world, program, options))
-    kept = KeptSweep(world, program, options, given["out"], accepted=accepted, resume=given["resume"])
+    again = _again(click.get_current_context())
+    kept = KeptSweep(world, program, options, given["out"], again, accepted=accepted, resume=given["resume"])
     stopped = run_stoppable(lambda: showing(kept, given["quiet"]))
     outcome = kept.finish(signal=stopped)
     if outcome is None:
         raise SystemExit(Exit.STOPPED)
     show_findings(outcome)
-    code = Exit.FOUND_WRONG if outcome.new else Exit.COULD_NOT_RUN if outcome.could_not_run else Exit.OK
+    failed = outcome.could_not_run or outcome.unwritten
+    code = Exit.FOUND_WRONG if outcome.new else Exit.COULD_NOT_RUN if failed else Exit.OK
     raise SystemExit(Exit.STOPPED if stopped else code)
+
+
+def _again(context: click.Context) -> str:
+    """Return the command that shows a finding again: the words as they were typed.
+
+    The password of a URL is on no disk and in no log: that word is `$NATS_URL`.
+    """
+    words = [*context.meta[_WORDS]]
+    begin = len(words) - len(context.params["command"])
+    typed = [_without_password(word) if at < begin else shlex.quote(word) for at, word in enumerate(words)]
+    return " ".join(["natsproxy sweep --only {number}", *typed])
+
+
+def _without_password(word: str) -> str:
+    if mask_addresses(word) == word:
+        return shlex.quote(word)
+    option, equals, _ = word.partition("=")
+    return f'{option}="$NATS_URL"' if equals and option.startswith("--") else '"$NATS_URL"'
 
 
 def _options(given: dict[str, Any]) -> SweepOptions:

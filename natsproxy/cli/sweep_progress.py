@@ -78,6 +78,12 @@ def show_findings(outcome: Outcome) -> None:
     for problem, count in outcome.result.problems.most_common(_PROBLEMS):
         click.echo(printable(f"could not run: {count} of the trials: {problem}"), err=True)
     click.echo(outcome.counts(), err=True)
+    if outcome.unwritten:
+        click.echo(printable(f"the report could not be written: {outcome.unwritten}"), err=True)
+        return
+    if outcome.new:
+        again = outcome.result.again_for(outcome.new[0].number)
+        click.echo(printable(f"again: {again}", keep="\n"), err=True)
     click.echo(printable(f"report: {outcome.page}"), err=True)
 
 

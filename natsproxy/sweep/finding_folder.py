@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import Final
@@ -78,9 +79,10 @@ def readme(finding: Finding, result: SweepResult, path: Path) -> str:
         f"It failed like this in {same} of {runs} runs." + _others(others),
         *([f"The program is then in {printable(finding.cause.place)}."] if finding.cause.place else []),
         "",
-        "Again (… stands for the other options, such as the server):",
-        f"    {printable(result.again_for(finding.number))}",
-        f"    natsproxy run --rules {path / finding.title / RULES} --seed {result.seed} …",
+        "Again, where the sweep was started:",
+        f"    {printable(result.again_for(finding.number), keep=chr(10))}",
+        "The fault before a server of yours, for a program that you start yourself:",
+        f"    natsproxy run --rules {shlex.quote(str(path / finding.title / RULES))} --seed {result.seed}",
         "Look at it:",
         f"    natsproxy capture cat {path / finding.title / 'run.ncap'} --exchange",
         f"    natsproxy capture diff {path / finding.title / 'baseline.ncap'} "

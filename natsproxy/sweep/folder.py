@@ -46,6 +46,10 @@ _FINDINGS: Final = "[0-9][0-9]*-*"
 _MOST_FIRINGS: Final = 100
 
 
+class FolderError(ConfigError):
+    """The folder of a sweep cannot be written: the disk is full, or somebody has taken the folder away."""
+
+
 class _Lock:
     """A folder that no other process can lock while this object is there."""
 
@@ -144,7 +148,8 @@ class Folder:
     def note(self, one: Judged) -> None:
         """Write down a trial that was judged; the folder of its run goes, unless it is a finding.
 
-        One that could not be run is not written down: a sweep that goes on tries it again.
+        One that could not be run is not written down: a sweep that goes on tries it again.  Raises
+        FolderError where the disk is full.
         """
         if one.run.problem:
             self.drop(one.run)
@@ -207,13 +212,13 @@ class Folder:
     # -- the results
 
     def show(self, result: SweepResult, findings: Sequence[Finding]) -> None:
-        """Write report and page, also of a sweep that runs.  Raises ConfigError where the disk is full."""
+        """Write report and page, also of a sweep that runs.  Raises FolderError where the disk is full."""
         with _writing(self.path):
             self._write(REPORT, json.dumps(result.facts(findings), indent=2, ensure_ascii=False) + "\n")
             self._write(PAGE, html_page.page(result, findings))
 
     def finish(self, result: SweepResult, findings: Sequence[Finding]) -> None:
-        """Write the findings and the reports.  Raises ConfigError where the disk is full."""
+        """Write the findings and the reports.  Raises FolderError where the disk is full."""
         with _writing(self.path):
             _remove_findings(self.path)
             for finding in findings:
@@ -251,11 +256,11 @@ def find_trial(path: Path, name: str) -> Trial:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn the error of a folder that cannot be written into ConfigError: a full disk names no file."""
+    """Turn the error of a folder that cannot be written into FolderError: a full disk names no file."""
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path} cannot be used for the results: {error.strerror}") from None
+        raise FolderError(f"{path} cannot be used for the results: {error.strerror}") from None
 
 
 def _may_be_emptied(path: Path) -> bool:

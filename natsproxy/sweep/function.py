@@ -47,10 +47,6 @@ class Function:
         module = getattr(self._callable, "__module__", None)
         return f"{module}.{self.name}" if module else self.name
 
-    def again(self, out: Path) -> str:
-        """Return the call that shows findings again: what failed in a folder's last sweep comes first."""
-        return f"natsproxy.testing.sweep({self.line}, out={str(out)!r}, …)"
-
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:
         """Call it for the length of the block, and cancel it then."""

@@ -46,9 +46,6 @@ class Program(Protocol):
     def line(self) -> str:
         """The command line, or the name of a callable."""
 
-    def again(self, out: Path) -> str:
-        """Return what shows a finding again, with `{number}` for its number.  out: the results' folder."""
-
     def run(self, url: str, tail: Tail, folder: Path) -> AbstractAsyncContextManager[Started]:
         """Run it for the length of the block, and end all of it then.
 
@@ -78,10 +75,6 @@ class Command:
     def line(self) -> str:
         """The command as a shell has it."""
         return shlex.join(self._arguments)
-
-    def again(self, out: Path) -> str:
-        """Return the command that shows a finding again."""
-        return f"natsproxy sweep --only {{number}} --out {shlex.quote(str(out))} … -- {self.line}"
 
     @asynccontextmanager
     async def run(self, url: str, tail: Tail, folder: Path) -> AsyncIterator[Started]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import trio
 
+from natsproxy.addresses import mask_addresses
 from natsproxy.config.settings import TLS_OPTIONS, legs
 from natsproxy.errors import ConfigError, NatsproxyError, first_error
 from natsproxy.replay.cassette.file_names import safe_name
@@ -164,9 +165,25 @@ def _kept(
         patience=patience,
         **{"jobs": os.cpu_count() or 1, **more},
     )
-    return KeptSweep(
-        world_of(**given), made, options, OUT / safe_name(made.line) if out is None else Path(out)
-    )
+    folder = OUT / safe_name(made.line) if out is None else Path(out)
+    said = {"faults": options.faults, "subjects": options.subjects, "patience": patience, "library": library}
+    again = _call(program, {**said, **given, **more, "out": folder})
+    return KeptSweep(world_of(**given), made, options, folder, again)
+
+
+def _call(program: Callable[[str], Any] | Sequence[str], given: dict[str, Any]) -> str:
+    """Return the call of `sweep` that shows findings again: what failed in that folder comes first.
+
+    The password of a URL is on no disk and in no log: that argument is `os.environ["NATS_URL"]`.
+    """
+    words = [Function(program).line if callable(program) else repr(list(program))]
+    for name, value in given.items():
+        shown = repr(str(value) if isinstance(value, Path) else value)
+        if mask_addresses(shown) != shown:
+            shown = 'os.environ["NATS_URL"]'
+        if value not in (None, "", ()):
+            words.append(f"{name}={shown}")
+    return f"natsproxy.testing.sweep({', '.join(words)})"
 
 
 def _program(program: Callable[[str], Any] | Sequence[str], library: Library | None) -> Program:

@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from natsproxy.cli.sweep import _again, sweep
 from natsproxy.processes.family import processes
 from natsproxy.testing import NatsServer
 from tests.kit.process import ProxyProcess
@@ -71,8 +72,14 @@ def test_a_finding_is_reported_reproduced_and_accepted(swept: Swept, tmp_path: P
     assert names[0] in (tmp_path / "sweep-out/report.html").read_text()
     assert len(ElementTree.parse(tmp_path / "sweep-out/junit.xml").findall(".//failure")) == 2
 
-    again = swept(WAITS, *QUICK, "--only", "01")
-    assert again.returncode == 1
+    (readme,) = (tmp_path / "sweep-out").glob("01-*/README.txt")
+    (command,) = (line.strip() for line in readme.read_text().splitlines() if "--only" in line)
+    assert f"again: {command}\n" in done.stderr
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    again = subprocess.run(
+        command, shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert again.returncode == 1, again.stderr
     assert again.stdout.startswith("drop at hello · c2s · 1st PUB on job: deaf, 2 of 2 runs\n")
 
     (tmp_path / "known").write_text(f"{names[0]} # issue 7\n{names[1]}\nhung-no-more\n")
@@ -80,6 +87,33 @@ def test_a_finding_is_reported_reproduced_and_accepted(swept: Swept, tmp_path: P
     assert known.returncode == 0
     assert known.stdout.count("(2 of 2, accepted)") == 2
     assert "accepted, and not found: hung-no-more" in known.stderr
+
+
+def test_the_command_that_is_printed_is_the_one_that_was_typed() -> None:
+    """But for the password of a URL, which the shell takes from where a user may keep it."""
+    typed = [
+        "--upstream",
+        "nats://u:secret@h:4222",
+        "--reset",
+        "echo 'a b' > x",
+        "--",
+        "prog",
+        "a\nb",
+        "{number}",
+    ]
+    context = sweep.make_context("sweep", list(typed))
+    command = _again(context).replace("{number}", "01", 1)
+    assert "secret" not in command
+    shown = subprocess.run(
+        ["/bin/sh", "-c", f'printf "%s\\0" {command}'],
+        env={"NATS_URL": typed[1]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.split("\0")[:-1] == ["natsproxy", "sweep", "--only", "01", *typed]
+    joined = sweep.make_context("sweep", ["--upstream=nats://u:secret@h:4222", "--", "prog"])
+    assert _again(joined) == 'natsproxy sweep --only {number} --upstream="$NATS_URL" -- prog'
 
 
 @pytest.mark.server
@@ -147,6 +181,52 @@ def test_a_signal_ends_with_a_report_and_leaves_nothing(tmp_path: Path) -> None:
     assert facts["stopped"] == "a signal stopped it"
     for pid in pids.read_text().split():
         assert not Path(f"/proc/{pid}").exists()
+
+
+FULL = """
+import errno, os, sys
+from natsproxy.sweep import folder
+def full(path, text):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+if "note" in sys.argv[1]:
+    folder.Folder.restored = lambda self, trials: setattr(folder, "STATE", "/dev/full") or []
+folder.write_whole = full
+sys.argv[:2] = ["natsproxy"]
+from natsproxy.__main__ import start
+start()
+"""
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("text", "when", "code", "said"),
+    [
+        (WAITS, "end", 1, "2 tried: 2 deaf"),
+        (GIVES_UP, "end", 2, "2 tried: 2 failed loudly"),
+        (WAITS, "note", 1, " deaf; sweep-out cannot be used for the results: No space left on device: "),
+    ],
+)
+def test_a_full_disk_keeps_no_finding_from_being_told(
+    text: str, when: str, code: int, said: str, tmp_path: Path
+) -> None:
+    """At the very end, or where the first trial cannot be written down: then the sweep stops."""
+    options = ["--server", *QUICK, "--jobs", "1", "--", sys.executable, "-S", written(text, tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, when, "sweep", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    assert bool(done.stdout) == ("deaf" in said)
+    assert said in done.stderr
+    left = (
+        "the report could not be written: sweep-out cannot be used for the results: No space left on device"
+    )
+    assert left in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.server

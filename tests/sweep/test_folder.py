@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None
     folder = Folder.begin(tmp_path / "out", PROGRAM)
     one = judged(folder, 1, trial(rules=[RULE], n=2))
     one.run.stack = 'Task a (most recent call last):\n  File "worker.py", line 3, in main\n'
-    done = result(folder, [one])
+    done = replace(result(folder, [one]), again="natsproxy sweep --only {number} -- x '{number}'")
     folder.finish(done, group([one]))
     where = tmp_path / "out" / "01-hung-drop-PUB-of-orders.any"
     assert sorted(path.name for path in where.iterdir()) == [
@@ -88,7 +89,7 @@ def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None
     assert list(open_capture(where / "run.ncap").items())
     said = (where / "README.txt").read_text()
     assert "It failed like this in 5 of 5 runs." in said
-    assert "natsproxy sweep --only 01" in said
+    assert "    natsproxy sweep --only 01 -- x '{number}'\n" in said
     assert re.search(
         r"→ PUB +orders.new two  \[fault: not passed\]  ◀ the fault\n",
         (where / "conversation.txt").read_text(),

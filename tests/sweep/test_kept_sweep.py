@@ -34,7 +34,7 @@ async def test_a_sweep_that_runs_can_be_watched(tmp_path: Path, monkeypatch: pyt
         seen.append(((folder.path / PAGE).read_text(), running))
 
     monkeypatch.setattr(Folder, "show", show)
-    kept = KeptSweep(OwnServer(), python(WAITS), QUICK, tmp_path / "out")
+    kept = KeptSweep(OwnServer(), python(WAITS), QUICK, tmp_path / "out", "")
     await kept.run()
     first, running = seen[0]
     assert running
@@ -51,6 +51,6 @@ async def test_a_sweep_that_runs_can_be_watched(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_reports_wait_for_the_clean_runs(tmp_path: Path) -> None:
-    kept = KeptSweep(OwnServer(), python(WAITS), QUICK, tmp_path / "out")
+    kept = KeptSweep(OwnServer(), python(WAITS), QUICK, tmp_path / "out", "")
     assert kept.finish() is None
     assert not (tmp_path / "out" / PAGE).exists()

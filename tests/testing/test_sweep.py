@@ -12,6 +12,8 @@ import nats
 import pytest
 import trio
 
+import natsproxy.testing
+import tests.testing
 from natsproxy.errors import ConfigError
 from natsproxy.testing import BlockingCall, NatsServer, SweepFailure, sweep, sweep_async
 from tests.sweep.kit import HELLO
@@ -86,10 +88,15 @@ def test_a_callable_that_waits_for_ever_is_found(tmp_path: Path) -> None:
     for finding in done.findings:
         assert f"  {out / finding.title}\n" in said
         readme = (out / finding.title / "README.txt").read_text()
-        again = f"natsproxy.testing.sweep(tests.testing.test_sweep.waits, out={str(out)!r}, …)"
+        again = (
+            "natsproxy.testing.sweep(tests.testing.test_sweep.waits, faults=('drop',), subjects=('job',), "
+            f"patience=1.5, baseline=1, confirm=2, out={str(out)!r})"
+        )
         assert again in said
         assert again in readme
         assert "in waits\n" in (out / finding.title / "stack.txt").read_text()
+    repeated = eval(again, {"natsproxy": natsproxy, "tests": tests})
+    assert [one.name for one in repeated.findings] == [one.name for one in done.findings]
 
 
 @pytest.mark.server

@@ -135,7 +135,7 @@ def _findings(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]
         if finding.cause.place:
             yield f'<p class="note">The program is in <code>{_e(finding.cause.place)}</code>.</p>'
         if not result.running:  # its folder comes at the end
-            yield f'<p class="note"><code>{_e(result.again_for(finding.number))}</code></p>'
+            yield _block(result.again_for(finding.number))
         run = finding.least.run
         for title, text in (("The end of the conversation", _conversation(finding)), ("Stack", run.stack)):
             if text:

@@ -62,12 +62,12 @@ class SweepResult:
     seed: int = 1
     accepted: Collection[str] = field(default_factory=tuple)
     stopped: str = ""
-    again: str = "natsproxy sweep --only {number}"
+    again: str = ""
     running: bool = False
 
     def again_for(self, number: int) -> str:
         """Return what shows the finding of a number again."""
-        return self.again.replace("{number}", f"{number:02}")
+        return self.again.replace("{number}", f"{number:02}", 1)
 
     @property
     def not_tried(self) -> int:
