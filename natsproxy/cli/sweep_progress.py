@@ -63,7 +63,7 @@ def counted(sweep: Sweep) -> Counter[Verdict]:
 
 
 def show_findings(outcome: Outcome) -> None:
-    """Print the findings, the counts by verdict, what was not tried, and where the report is."""
+    """Print the findings, remarks, the counts by verdict, what was not tried, and where the report is."""
     for line in outcome.result.differs:
         click.echo(printable(f"left out: {line}"), err=True)
     for one in outcome.findings:
@@ -73,6 +73,8 @@ def show_findings(outcome: Outcome) -> None:
         click.echo(
             f"{click.style(one.title, fg=colour)}: {printable(one.sentence)} ({same} of {runs}{known})"
         )
+    for remark in outcome.result.remarks():
+        click.echo(f"remark: {remark.sentence}", err=True)
     for name in outcome.gone:
         click.echo(printable(f"accepted, and not found: {name}"), err=True)
     for problem, count in outcome.result.problems.most_common(_PROBLEMS):

@@ -77,15 +77,15 @@ def group(judged: Iterable[Judged]) -> list[Finding]:
     for one in judged:
         if one.judgement.verdict.found:
             by_cause[one.cause or cause_of(one.trial, one.judgement, one.run)].append(one)
-    least = {cause: min(members, key=_simplicity) for cause, members in by_cause.items()}
-    order = sorted(by_cause, key=lambda cause: (_simplicity(least[cause]), cause.name))
+    least = {cause: min(members, key=simplicity) for cause, members in by_cause.items()}
+    order = sorted(by_cause, key=lambda cause: (simplicity(least[cause]), cause.name))
     return [
         Finding(number, cause, least[cause], tuple(by_cause[cause]), _sentence(least[cause]))
         for number, cause in enumerate(order, 1)
     ]
 
 
-def _simplicity(one: Judged) -> tuple[Any, ...]:
+def simplicity(one: Judged) -> tuple[Any, ...]:
     """Return what orders trials: those that failed every time, the simple faults, the early places."""
     trial = one.trial
     kind = trial.fault.partition("-")[0]

@@ -23,7 +23,9 @@
    - Out of order, on one subject and connection: unless the program had a reason to send something again,
      or its own messages came in another order.
    What comes twice or in another order before the fault is not due to it.
-6. Otherwise passed.  What is not promised and missing is among the reasons.
+6. Otherwise passed.  Among the reasons is what is missing without being promised, and what streams hold twice
+   or in another order by the acks of the server, since the program had a reason to send something again
+   (`remarks.py`).
 """
 
 from __future__ import annotations
@@ -41,10 +43,15 @@ from natsproxy.protocol.meaning import shown
 from natsproxy.sweep import published, troubles
 from natsproxy.sweep.history import History, Sent, group, history
 from natsproxy.sweep.published import Comparable, Pairs
+from natsproxy.sweep.stored import stored_out_of_order, stored_twice, usual_copies
 from natsproxy.sweep.troubles import Troubles
 from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
 from natsproxy.units import MILLISECOND, in_seconds
 
+TWICE: Final = "stored twice"
+OUT_OF_ORDER: Final = "stored out of order"
+SPARED: Final = "missing, which is not promised"
+"""The reasons of a run that passed begin with one of these."""
 _SLACK: Final = 50 * MILLISECOND
 """ns that an answer may take longer than in the baseline."""
 _TIMER: Final = 10 * MILLISECOND
@@ -64,10 +71,10 @@ class Baseline:
     codes: exit codes.  first: the history of the first run, which others are compared with; published: its
     publishes.  comparable: see `published.py`.  check_code, check_output: of the user's check; None where
     there is none, or clean runs differ.  unordered: rows whose messages have no order.  by_clock: subjects
-    of messages that a clock sends.  contents: the number of messages by subject and payload.  stored: rows
-    that JetStream acknowledges.  acked: the number of messages with which the program was done, by stream.
-    slowest: ns that an answer took.  differs: a sentence for each thing in which the runs differ, and which
-    is not compared.
+    of messages that a clock sends.  contents: the number of messages by subject and payload.  copies: how
+    often one payload comes on one subject at most, by row.  stored: rows that JetStream acknowledges.
+    acked: the number of messages with which the program was done, by stream.  slowest: ns that an answer
+    took.  differs: a sentence for each thing in which the runs differ, and which is not compared.
     """
 
     runs: list[Run]
@@ -80,6 +87,7 @@ class Baseline:
     unordered: set[str]
     by_clock: set[bytes]
     contents: Counter[tuple[bytes, bytes]]
+    copies: dict[str, int]
     stored: set[str]
     acked: dict[bytes, int]
     slowest: int
@@ -103,6 +111,7 @@ class Baseline:
             unordered=set(_unordered(publishes, comparable)),
             by_clock=set(_sent_by_clock(publishes[0])),
             contents=Counter((one.frame.subject, one.frame.body) for one in publishes[0]),
+            copies=usual_copies(publishes),
             stored=set().union(*map(troubles.stored, histories)),
             acked={stream: len(found) for stream, found in troubles.acked(histories[0]).items()},
             slowest=max(map(troubles.slowest_answer, histories)),
@@ -168,8 +177,8 @@ def _judged(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
     checked = _checked(baseline, run)
     if checked:
         return Judgement(Verdict.WRONG, (checked,))
-    wrong, spared = _compared(baseline, history(run.capture), firings)
-    return Judgement(Verdict.WRONG, wrong) if wrong else Judgement(Verdict.PASSED, spared)
+    wrong, remarks = _compared(baseline, history(run.capture), firings)
+    return Judgement(Verdict.WRONG, wrong) if wrong else Judgement(Verdict.PASSED, remarks)
 
 
 def _ended(code: int) -> str:
@@ -235,7 +244,7 @@ def _unacked(baseline: Baseline, found: History, at: int) -> int:
 def _compared(
     baseline: Baseline, found: History, firings: list[Firing]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return in which way the publishes are wrong, and what is missing without being promised."""
+    """Return in which way the publishes are wrong, and the remarks on them."""
     ours, theirs = baseline.published, found.published
     pairs = published.pair(ours, theirs, baseline.comparable)
     seen = Troubles(found, baseline.first, firings, baseline.stored, baseline.slowest + _SLACK)
@@ -246,8 +255,12 @@ def _compared(
         *_extra(baseline, theirs, pairs, seen, {group(ours[n]) for n in lost}),
         _out_of_order(baseline, theirs, pairs, seen),
     )
-    told = _told("missing, which is not promised", (ours[n] for n in spared))
-    return tuple(filter(None, wrong)), (told,) if told else ()
+    remarks = (
+        _told(TWICE, _stored_twice(baseline, found, seen)),
+        _told(OUT_OF_ORDER, _stored_out_of_order(baseline, found, pairs, seen)),
+        _told(SPARED, (ours[n] for n in spared)),
+    )
+    return tuple(filter(None, wrong)), tuple(filter(None, remarks))
 
 
 def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> tuple[list[int], list[int]]:
@@ -328,12 +341,26 @@ def _is_dropped_copy(first: Sent, again: Sent) -> bool:
     return ids[0] is not None and ids[0] == ids[1]
 
 
+def _stored_twice(baseline: Baseline, found: History, seen: Troubles) -> Iterator[Sent]:
+    copies = stored_twice(found, baseline.copies, baseline.by_clock)
+    return (one for one in copies if one.t >= seen.at)
+
+
+def _stored_out_of_order(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> Iterator[Sent]:
+    for one in stored_out_of_order(found, baseline.published, pairs):
+        if _has_order(baseline, one) and one.t >= seen.at and seen.inputs_in_order(one.t):
+            yield one
+
+
+def _has_order(baseline: Baseline, one: Sent) -> bool:
+    return group(one) not in baseline.unordered and group(one) not in baseline.comparable.by_number
+
+
 def _out_of_order(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles) -> str:
     wrong = [
         theirs[at]
         for at in published.out_of_order(pairs, baseline.published, theirs)
-        if group(theirs[at]) not in baseline.unordered
-        and group(theirs[at]) not in baseline.comparable.by_number
+        if _has_order(baseline, theirs[at])
         and seen.at <= theirs[at].t
         and not seen.until(theirs[at].t)
         and seen.inputs_in_order(theirs[at].t)

@@ -68,6 +68,7 @@ def page(result: SweepResult, findings: Sequence[Finding]) -> str:
             '<main id="top">',
             *_head(result, findings),
             *_findings(result, findings),
+            *_remarks(result),
             *_map(result),
             *_runs(result),
             "</main>",
@@ -150,6 +151,15 @@ def _conversation(finding: Finding) -> str:
         return conversation(run.capture, run.firings)
     except CaptureError as error:
         return str(error)
+
+
+def _remarks(result: SweepResult) -> Iterator[str]:
+    found = result.remarks()
+    if not found:
+        return
+    yield '<section id="remarks"><header><h2>Remarks on trials that passed</h2></header><ul>'
+    yield from (f"<li>{_e(one.sentence)}</li>" for one in found)
+    yield "</ul></section>"
 
 
 # -- the map

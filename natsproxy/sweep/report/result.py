@@ -11,6 +11,7 @@ from natsproxy import __version__
 from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.findings import Finding
 from natsproxy.sweep.positions import client_of
+from natsproxy.sweep.remarks import Remark, remarks
 from natsproxy.sweep.values import Place, Run, Trial, Verdict
 
 
@@ -79,6 +80,10 @@ class SweepResult:
         """The reasons why trials could not be run, each with the number of trials."""
         return Counter(one.run.problem for one in self.judged if one.run.problem)
 
+    def remarks(self) -> list[Remark]:
+        """Return what is to be said of the trials that passed."""
+        return remarks(self.judged)
+
     def by_verdict(self) -> dict[str, int]:
         """Return the number of trials by verdict, all verdicts in their order."""
         counts = Counter(one.judgement.verdict for one in self.judged)
@@ -110,6 +115,7 @@ class SweepResult:
                 "problems": dict(self.problems),
             },
             "findings": [{**one.facts(), "accepted": one.name in self.accepted} for one in findings],
+            "remarks": [one.facts() for one in self.remarks()],
             "flaky": [_flaky(one) for one in self.judged if one.judgement.verdict is Verdict.FLAKY],
         }
 
