@@ -7,6 +7,7 @@ and those of a session in `session/values.py`.  Durations are nanoseconds, sizes
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
@@ -45,6 +46,23 @@ _VERSIONS: Final = {"v1": 1, "v2": 2}  # of the PROXY protocol
 _VERSION: Final = ValueType(
     lambda value: _VERSIONS[converters.one_of(*_VERSIONS)(value)], "v1|v2", lambda version: f"v{version}"
 )
+
+
+_MOST_THREADS: Final = 64
+
+
+def _threads(value: Any) -> int:
+    """Read a number of threads."""
+    if value == "auto":
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(cores, _MOST_THREADS)
+    count = converters.whole(value)
+    if not 1 <= count <= _MOST_THREADS:
+        raise ValueError(f"must be auto, or a number from 1 to {_MOST_THREADS}, not {value!r}")
+    return count
+
+
+_THREADS: Final = ValueType(_threads, "NUMBER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +116,11 @@ class ProxySettings:
         FLAG, True, "TCP keep-alive and a timeout for unacknowledged bytes, on both legs."
     )
     session: SessionSettings = group(SessionSettings)
+    threads: int = setting(
+        _THREADS,
+        "1",
+        "Threads that pass traffic on; auto: one for each core. What rules change in Python stays with one core.",
+    )
     buffers: int = setting(SIZE_ABOVE_ZERO, "256MiB", "Memory limit for the traffic of all connections.")
     drain: int = setting(DURATION, "30s", "Time that connections have to end after SIGTERM.")
     tls: TlsSettings = group(TlsSettings, "tls")

@@ -5,11 +5,11 @@
 """
 
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memchr, memcpy, memmove
 
-from natsproxy.net._socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, send
+from natsproxy.net._socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 from natsproxy.wire._line cimport OPS_ROOM, letter
 from natsproxy.wire._walk cimport Watch
 
@@ -21,6 +21,8 @@ cdef enum:
     EVENTS = 256
     SLICE = 250000          # ns of a flow's turn
     NO_LIMIT = 1 << 30
+    NOTHING = -1            # what `receive` says beside a size
+    BROKEN = -2
 
 
 cdef struct Leg:
@@ -32,6 +34,7 @@ cdef struct Leg:
     bint ended              # the end of its stream was read
     bint finished           # we have half-closed it
     bint awaited            # Python waits for the end of the backlog
+    bint untold             # it is gone, and the relay does not know it yet
     unsigned char *backlog
     Py_ssize_t backlog_at
     Py_ssize_t backlog_size
@@ -83,6 +86,76 @@ cdef struct Flow:
     Py_ssize_t tail_size
     Watch watch
     void *decisions             # Decisions on frames that rules want, or NULL
+    # The threads (`_worker.pyx`); what is true of a connection stands in both of its flows.
+    bint portable               # a worker may serve it
+    bint away                   # a worker serves it; the control thread alone changes that
+    bint posted                 # the worker has done with it, and it waits for the control thread
+    Flow *next_posted
+    int home                    # the number of its worker, from 1 on; 0: it has never had one
+    int streak                  # reads in a row without a byte for the session
+    bint closing                # its end is to be read by the control thread
+    bint broken                 # reading it failed, and the relay does not know it yet
+    bint unrecorded             # there was no memory for the record of a frame
+    unsigned char *parked       # the rest of a worker's read: bytes to send, and bytes for the session
+    Py_ssize_t parked_out
+    Py_ssize_t parked_size
+    int64_t parked_at           # when they were read
+
+cdef struct Ready:
+    # The flows that have something to do.
+    Flow *first
+    Flow *last
+    int count
+
+
+cdef inline Flow *twin_of(const Flow *flow) noexcept nogil:
+    """Return the other direction of a connection."""
+    return flow.target.outgoing
+
+
+# -- the list of the ready
+
+cdef inline bint add_ready(Ready *ready, Flow *flow) noexcept nogil:
+    """Add a flow; True if it is the first one."""
+    cdef bint first = ready.first == NULL
+    if flow.ready or flow.over:
+        return False
+    flow.ready = True
+    flow.next = NULL
+    if first:
+        ready.first = flow
+    else:
+        ready.last.next = flow
+    ready.last = flow
+    ready.count += 1
+    return first
+
+
+cdef inline Flow *next_ready(Ready *ready) noexcept nogil:
+    """Take out the first one; NULL where there is none."""
+    cdef Flow *flow = ready.first
+    if flow != NULL:
+        ready.first = flow.next
+        flow.ready = False
+        ready.count -= 1
+    return flow
+
+
+cdef inline void remove_ready(Ready *ready, Flow *flow) noexcept nogil:
+    cdef Flow *before = NULL
+    cdef Flow *each = ready.first
+    if not flow.ready:
+        return
+    while each != flow:
+        before, each = each, each.next
+    if before == NULL:
+        ready.first = flow.next
+    else:
+        before.next = flow.next
+    if ready.last == flow:
+        ready.last = before
+    flow.ready = False
+    ready.count -= 1
 
 
 # -- sending
@@ -150,6 +223,36 @@ cdef inline void send_backlog(Leg *leg) noexcept nogil:
         leg.backlog_at += sent
         leg.backlog_size -= sent
     drop_backlog(leg)
+
+
+# -- receiving
+
+cdef inline Py_ssize_t receive(Flow *flow, unsigned char *buffer, unsigned char **begin) noexcept nogil:
+    """Read, behind what was kept of the last read; return the bytes at `begin`, 0 at the end, `NOTHING` or `BROKEN`.
+
+    buffer: of `TAIL + READ` bytes.  At the end, what was kept stays where it is.
+    """
+    cdef Leg *source = flow.source
+    cdef Py_ssize_t kept = flow.tail_size, size
+    while True:
+        size = recv(source.fd, buffer + TAIL, READ, MSG_DONTWAIT)
+        if size >= 0 or errno != EINTR:
+            break
+    if size < 0:
+        source.readable = False
+        if errno == EAGAIN:
+            return NOTHING
+        lose(source, errno)
+        return BROKEN
+    if size == 0:
+        return 0
+    if size < READ and not source.to_the_end:
+        source.readable = False
+    if kept:
+        memcpy(buffer + TAIL - kept, flow.tail, kept)
+        flow.tail_size = 0
+    begin[0] = buffer + TAIL - kept
+    return kept + size
 
 
 # -- unfinished control lines

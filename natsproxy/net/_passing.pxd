@@ -19,6 +19,7 @@ cdef class Passing:
     cdef Py_ssize_t out_size
 
     cdef bint is_block_full(self) noexcept nogil
+    cdef bint is_block_overfull(self) noexcept nogil
     cdef Py_ssize_t pass_on(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil
     cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size, bint more) noexcept nogil
     cdef void flush(self, Leg *leg) noexcept nogil

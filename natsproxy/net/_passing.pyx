@@ -19,7 +19,7 @@ from natsproxy.wire._walk cimport (
 
 
 cdef class Passing:
-    """The state of passing frames on, one for each plane; `_passing.pxd` explains its members."""
+    """The state of passing frames on, one for each thread; `_passing.pxd` explains its members."""
 
     def __cinit__(self, Py_ssize_t open_room, Py_ssize_t open_most):
         self.open_room, self.open_most = open_room, open_most
@@ -32,6 +32,9 @@ cdef class Passing:
 
     cdef bint is_block_full(self) noexcept nogil:
         return self.last_recorded != NULL and self.builder is not None and self.builder.full()
+
+    cdef bint is_block_overfull(self) noexcept nogil:
+        return self.builder is not None and self.builder.overfull()
 
     cdef Py_ssize_t pass_on(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
         """Pass on the frames that nobody wants; return where the first byte of anything else stands.

@@ -32,23 +32,25 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memcpy, memset
+from libc.string cimport memchr, memmove, memset
 
 import os
 
+from natsproxy._lock cimport load, load_big, store
 from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._flow cimport (
-    EVENTS, READ, SLICE, TAIL,
-    Flow, Leg, begins_message, lose, send_backlog, send_to,
+    BROKEN, EVENTS, NOTHING, READ, SLICE, TAIL,
+    Flow, Leg, Ready, add_ready, begins_message, next_ready, receive, remove_ready, send_backlog, send_to, twin_of,
 )
 from natsproxy.net._passing cimport Passing
 from natsproxy.net._socket cimport (
-    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL,
+    EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD,
     EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
-    FIONREAD, MSG_DONTWAIT, POLLIN, SHUT_WR,
+    FIONREAD, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
-    eventfd_write, ioctl, monotonic, poll_ns, pollfd, recv, shutdown,
+    eventfd_write, ioctl, monotonic, poll_ns, pollfd, shutdown,
 )
+from natsproxy.net._worker cimport Worker
 from natsproxy.rules.engine._decisions cimport Decisions
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM
@@ -59,12 +61,25 @@ from natsproxy.wire.ops import Direction
 cdef enum:
     LOOK = 200000           # ns between two looks at the loop's epoll
     LINGER = 1000000        # ns to wait for bytes
+    RATE = 1000000000       # ns between two looks at the bytes of workers, at least
+    WORKERS = 64            # at most
+    PAUSE = 1000            # reads after the system had no room for a worker's part
+    ALL = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET
     # The ends of a step; `native_plane.py` knows them too:
     IDLE = 0
     MORE = 1
     LOOP = 2
 
 cdef object _DIRECTIONS = tuple(Direction)
+
+
+cdef inline bint may_go(const Flow *flow) noexcept nogil:
+    """True if a worker may serve a flow; `portable` is what the session says."""
+    cdef const Leg *leg = flow.source
+    return flow.portable and flow.clear and not (
+        flow.pending or flow.paused or flow.over or flow.fired or flow.parked != NULL or flow.closing or flow.unrecorded
+        or leg.gone or leg.ended or leg.finished or leg.awaited or leg.untold
+    )
 
 
 cdef class NativeLeg:
@@ -79,28 +94,36 @@ cdef class NativeLeg:
     @property
     def backlog(self):
         """Bytes written that the kernel has not taken yet."""
+        self.plane.recall(self.connection)
         return self.leg.backlog_size + (self.plane.passing.out_size if self.leg == self.plane.gathering else 0)
 
     @property
     def gone(self):
         """True if the peer takes no more; writes are dropped."""
+        self.plane.recall(self.connection)
         return bool(self.leg.gone)
 
     @property
     def lost(self):
         """The reason why the leg was lost; None where the peer had ended the stream before, or it is not lost."""
+        self.plane.recall(self.connection)
         return os.strerror(self.leg.error) if self.leg.error else None
 
     @property
     def readable(self):
-        """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
+        """True if bytes are waiting in the kernel, or were read and not dealt with; a look at them would take the error that lost the leg."""
         cdef int waiting = 0
+        self.plane.recall(self.connection)
+        if self.leg.outgoing.parked != NULL:
+            return True
         return ioctl(self.leg.fd, FIONREAD, &waiting) == 0 and waiting > 0
 
     def write_all(self, list parts):
         """Send as much as the kernel takes now, and keep the rest; True if that lost the leg."""
         cdef bytes data = parts[0] if len(parts) == 1 and type(parts[0]) is bytes else b"".join(parts)
-        cdef bint gone = self.leg.gone
+        cdef bint gone
+        self.plane.recall(self.connection)
+        gone = self.leg.gone
         if self.leg.gone or self.leg.finished:
             return False
         self.plane.send(self.leg, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
@@ -108,10 +131,13 @@ cdef class NativeLeg:
 
     def expect_flush(self):
         """Have `Connection.flushed` called once the backlog is empty, or the leg is gone."""
+        self.plane.recall(self.connection)
         self.leg.awaited = True
 
     def finish(self):
         """Half-close: the peer sees the end of the stream after the bytes that were sent."""
+        self.plane.recall(self.connection)
+        self.plane.send_parked(self.leg.incoming)
         self.leg.finished = True
         shutdown(self.leg.fd, SHUT_WR)
 
@@ -137,6 +163,7 @@ cdef class Connection:
             free(self.legs[i].backlog)
             free(self.flows[i].record)
             free(self.flows[i].tail)
+            free(self.flows[i].parked)
 
     def received(self, direction, data):
         """Give bytes to the session."""
@@ -157,11 +184,15 @@ cdef class Connection:
         cdef Interest interest
         cdef ByteTable sids, subjects, tallies, awaited
         cdef tuple kept
+        self.plane.recall(self)
         flow.paused = pipe.full
         flow.swallowing = pipe.swallowing
         flow.pending = pipe.pending
         flow.recording = recording
         flow.clear = clear and not flow.pending and (not recording or self.plane.passing.builder is not None)
+        flow.portable = flow.clear and not flow.swallowing and (
+            not recording or self.plane.passing.builder.keeps_everything()
+        )
         flow.boundary = 0 if clear else pipe.scanner.lacking  # between two frames it lacks nothing
         if flow.clear:
             scanner = pipe.scanner
@@ -186,7 +217,7 @@ cdef class Connection:
                 self.kept_c2s = kept
             flow.next_in = scanner.ordinal
             flow.next_out = pipe.out_next
-        if flow.pending or (flow.source.readable and not flow.paused):
+        if flow.pending or ((flow.source.readable or flow.parked != NULL) and not flow.paused):
             self.plane.make_ready(flow)
 
     def take(self, int direction):
@@ -197,6 +228,7 @@ cdef class Connection:
         """
         cdef Flow *flow = &self.flows[direction]
         cdef int op
+        self.plane.recall(self)
         if not (flow.passed_frames or flow.passed_bytes or flow.missing):
             return None
         opened = None
@@ -224,13 +256,16 @@ cdef class Connection:
     def rest(self, int direction):
         """Take out an unfinished control line."""
         cdef Flow *flow = &self.flows[direction]
-        cdef Py_ssize_t size = flow.tail_size
+        cdef Py_ssize_t size
+        self.plane.recall(self)
+        size = flow.tail_size
         flow.tail_size = 0
         return PyBytes_FromStringAndSize(<char *>flow.tail, size) if size else b""
 
     def stop(self):
         """Read no more."""
         cdef int i
+        self.plane.recall(self)
         for i in range(2):
             self.flows[i].over = True
 
@@ -241,6 +276,8 @@ cdef class Connection:
         """
         cdef int i
         found = []
+        for i in range(2):
+            self.plane.send_parked(&self.flows[i])
         if not self.removed:
             self.removed = True
             self.plane.forget(self)
@@ -257,19 +294,25 @@ cdef class Connection:
 cdef class Plane:
     """An epoll of our own, and the connections that were given to it.
 
-    recorded: called at the end of a step that has recorded, and where the block is full.  held: no leg is read.
-    reads: how many there were.
+    workers: the number of threads beside the caller's; each runs one of `workers`.  busy: a worker gets a connection
+    after so many reads in a row without a byte for the session.
+    recorded: called at the end of a step that has recorded, and where the block is full.
     """
 
     cdef readonly int fd
-    cdef public bint held
+    cdef bint held
     cdef Passing passing
     cdef public object recorded
-    cdef readonly uint64_t reads
+    cdef uint64_t own_reads
+    cdef readonly tuple workers
+    cdef (void *)[WORKERS] each     # the workers
+    cdef int count              # of them
+    cdef int busy
+    cdef int64_t looked_at      # when their bytes were looked at last
+    cdef bint told              # a worker has recorded
     cdef int64_t clock          # from the system's monotonic clock to the proxy's, ns
     cdef unsigned char *buffer
-    cdef Flow *first
-    cdef Flow *last
+    cdef Ready ready
     cdef epoll_event[EVENTS] events
     cdef int event_at, event_count
     cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
@@ -280,8 +323,11 @@ cdef class Plane:
     cdef set connections
     cdef list removed
 
-    def __cinit__(self, int64_t clock, Py_ssize_t open_room, Py_ssize_t open_most):
-        self.clock = clock
+    def __cinit__(self, int64_t clock, Py_ssize_t open_room, Py_ssize_t open_most, int workers=0, int busy=1):
+        cdef int i
+        workers = min(workers, WORKERS)
+        open_room //= workers + 1
+        self.clock, self.busy = clock, busy
         self.passing = Passing(open_room, open_most)
         self.connections = set()
         self.removed = []
@@ -294,13 +340,17 @@ cdef class Plane:
         if self.fd < 0 or self.wake < 0:
             raise OSError(errno, os.strerror(errno))
         self._register(self.wake, EPOLLIN, &self.wake)
+        self.workers = tuple(Worker(clock, open_room, open_most, self.wake) for _ in range(workers))
+        for i in range(workers):
+            self.each[i] = <void *>self.workers[i]
+        self.count = workers
 
     def __dealloc__(self):
         free(self.buffer)
         self.close()
 
     cpdef close(self):
-        """Close the epoll; idempotent."""
+        """Close the epoll; idempotent.  The workers have been stopped."""
         if self.wake >= 0:
             close(self.wake)
         if self.fd >= 0:
@@ -310,15 +360,45 @@ cdef class Plane:
     @property
     def frames(self):
         """The number of frames that were passed on without the interpreter."""
-        return self.passing.frames
+        cdef Worker worker
+        cdef uint64_t frames = self.passing.frames
+        for worker in self.workers:
+            worker.enter()
+            frames += worker.passing.frames
+            worker.leave()
+        return frames
+
+    @property
+    def reads(self):
+        """The number of reads."""
+        cdef Worker worker
+        cdef uint64_t reads = self.own_reads
+        for worker in self.workers:
+            worker.enter()
+            reads += worker.reads
+            worker.leave()
+        return reads
+
+    @property
+    def shares(self):
+        """The bytes that each worker has read."""
+        cdef Worker worker
+        return [load_big(&worker.bytes) for worker in self.workers]
 
     def set_builder(self, BlockBuilder builder):
         """Take the records of clear flows; None: flows that record are not clear until their next update."""
         cdef Connection connection
+        cdef Worker worker
         cdef int i
         self.passing.builder = builder
+        for worker in self.workers:
+            worker.enter()
+            worker.passing.builder = builder
+            worker.leave()
         for each in self.connections:
             connection = each
+            if connection.flows[0].recording or connection.flows[1].recording:
+                self.recall(connection)
             for i in range(2):
                 if connection.flows[i].recording:
                     connection.flows[i].clear = False
@@ -347,7 +427,7 @@ cdef class Plane:
         try:
             for i in range(2):
                 leg = &connection.legs[i]
-                self._register(leg.fd, EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET, leg)
+                self._register(leg.fd, ALL, leg)
                 self.make_ready(&connection.flows[i])
         except OSError:
             self.forget(connection)  # nothing may read a descriptor that is not ours to read any more
@@ -370,13 +450,16 @@ cdef class Plane:
     cdef void forget(self, Connection connection):
         cdef int i, at
         cdef Leg *leg
+        self.recall(connection)
+        if connection.flows[0].home:
+            (<Worker>self.each[connection.flows[0].home - 1]).settle(-1)
         for i in range(2):
             leg = &connection.legs[i]
             epoll_ctl(self.fd, EPOLL_CTL_DEL, leg.fd, NULL)
             for at in range(self.event_at, self.event_count):
                 if self.events[at].data.ptr == leg:
                     self.events[at].data.ptr = NULL
-            self._make_unready(&connection.flows[i])
+            remove_ready(&self.ready, &connection.flows[i])
             connection.flows[i].over = True
         self.connections.discard(connection)
         if self.stepping:
@@ -385,48 +468,137 @@ cdef class Plane:
     # -- the list of the ready
 
     cdef void make_ready(self, Flow *flow) noexcept nogil:
-        if flow.ready or flow.over:
-            return
-        flow.ready = True
-        flow.next = NULL
-        if self.first == NULL:
-            self.first = flow
-            if not self.stepping:
-                eventfd_write(self.wake, 1)
-        else:
-            self.last.next = flow
-        self.last = flow
+        if add_ready(&self.ready, flow) and not self.stepping:
+            eventfd_write(self.wake, 1)
 
-    cdef Flow *_next_ready(self) noexcept nogil:
-        cdef Flow *flow = self.first
-        if flow != NULL:
-            self.first = flow.next
-            flow.ready = False
-        return flow
-
-    cdef void _make_unready(self, Flow *flow) noexcept nogil:
-        cdef Flow *before = NULL
-        cdef Flow *each = self.first
-        if not flow.ready:
-            return
-        while each != flow:
-            before, each = each, each.next
-        if before == NULL:
-            self.first = flow.next
-        else:
-            before.next = flow.next
-        if self.last == flow:
-            self.last = before
-        flow.ready = False
-
-    def resume(self):
-        """Read all legs again, after `held`."""
+    def hold(self, bint held):
+        """Read no leg, or all of them again."""
         cdef Connection connection
+        cdef Worker worker
         cdef int i
+        self.held = held
+        for worker in self.workers:
+            worker.enter()
+            worker.held = held
+            worker.leave()
+        if held:
+            return
         for each in self.connections:
             connection = each
+            if connection.flows[0].away:
+                worker = self.workers[connection.flows[0].home - 1]
+                worker.enter()
+                for i in range(2):
+                    worker.make_ready(&connection.flows[i])
+                worker.leave()
+                continue
             for i in range(2):
                 self.make_ready(&connection.flows[i])
+        for worker in self.workers:
+            worker.nudge()
+
+    # -- the workers (see `_worker.pyx`)
+
+    cdef void recall(self, Connection connection) noexcept nogil:
+        """Take a connection back from its worker, if it has it; Python may touch it then."""
+        cdef Flow *c2s = &connection.flows[0]
+        if c2s.away:
+            self._recall_from(<Worker>self.each[c2s.home - 1], c2s)
+
+    cdef void _recall_from(self, Worker worker, Flow *c2s) noexcept nogil:
+        worker.enter()
+        worker.detach(c2s)
+        worker.leave()
+        self._take_back(c2s)
+
+    cdef void _take_posted(self) noexcept nogil:
+        """Take back the connections that workers have done with."""
+        cdef int i
+        for i in range(self.count):
+            if load(&(<Worker>self.each[i]).calls):
+                self._take_posted_by(<Worker>self.each[i])
+
+    cdef void _take_posted_by(self, Worker worker) noexcept nogil:
+        cdef Flow *c2s
+        store(&worker.calls, 0)
+        worker.enter()
+        if worker.passing.last_recorded != NULL:
+            worker.passing.last_recorded = NULL
+            self.told = self.called = True
+        while worker.posted != NULL:
+            c2s = worker.posted
+            worker.detach(c2s)
+            self._take_back(c2s)
+        worker.leave()
+
+    cdef void _take_back(self, Flow *c2s) noexcept nogil:
+        """Serve a connection again that a worker has let go of."""
+        cdef Flow *s2c = twin_of(c2s)
+        c2s.away = s2c.away = False
+        c2s.streak = s2c.streak = 0 if c2s.parked != NULL or s2c.parked != NULL else self.busy
+        c2s.pending |= c2s.fired  # the session is to know that
+        s2c.pending |= s2c.fired
+        self._arm(c2s.source, ALL)  # what came meanwhile is an event again
+        self._arm(s2c.source, ALL)
+        self.make_ready(c2s)
+        self.make_ready(s2c)
+
+    cdef void _arm(self, Leg *leg, uint32_t events) noexcept nogil:
+        cdef epoll_event event
+        event.events = events
+        event.data.ptr = leg
+        epoll_ctl(self.fd, EPOLL_CTL_MOD, leg.fd, &event)
+
+    cdef bint _give(self, Flow *flow) noexcept nogil:
+        """Give a busy connection to its worker; False if it stays here."""
+        cdef Flow *c2s = twin_of(flow) if flow.direction else flow
+        cdef Flow *s2c = twin_of(c2s)
+        if self.held or not (may_go(c2s) and may_go(s2c)):
+            return False
+        if not c2s.home:
+            c2s.home = s2c.home = self._choose()
+        remove_ready(&self.ready, c2s)
+        remove_ready(&self.ready, s2c)
+        self._arm(c2s.source, 0)
+        self._arm(s2c.source, 0)
+        c2s.away = s2c.away = True
+        if not self._give_to(<Worker>self.each[c2s.home - 1], c2s):
+            self._take_back(c2s)
+            c2s.streak = s2c.streak = -PAUSE
+        return True
+
+    cdef bint _give_to(self, Worker worker, Flow *c2s) noexcept nogil:
+        cdef bint given
+        worker.enter()
+        given = worker.attach(c2s)
+        worker.leave()
+        return given
+
+    cdef int _choose(self) noexcept nogil:
+        """Return the number of the worker with the least bytes in the last second, or else the fewest connections.
+
+        A connection that came after the last look counts as many bytes as the others on average.
+        """
+        cdef int i, best = 0, homes = 0
+        cdef uint64_t total = 0, each = 0, least = 0, bytes_of
+        cdef int64_t now = monotonic(), since = now - self.looked_at
+        if since >= RATE:
+            self.looked_at = now
+            for i in range(self.count):
+                (<Worker>self.each[i]).look(since)
+        for i in range(self.count):
+            total += (<Worker>self.each[i]).rate
+            homes += (<Worker>self.each[i]).homes
+        if homes:
+            each = total // homes
+        for i in range(self.count):
+            bytes_of = (<Worker>self.each[i]).rate + each * (<Worker>self.each[i]).fresh
+            if i == 0 or bytes_of < least or (
+                bytes_of == least and (<Worker>self.each[i]).homes < (<Worker>self.each[best]).homes
+            ):
+                best, least = i, bytes_of
+        (<Worker>self.each[best]).settle(1)
+        return best + 1
 
     # -- the step
 
@@ -443,7 +615,7 @@ cdef class Plane:
             found = self._step(most, spare, other)
         self._report()
         self.stepping = False
-        if self.passing.last_recorded != NULL:
+        if self.passing.last_recorded != NULL or self.told:
             self._tell_recorder()
         self.removed.clear()
         return found
@@ -462,12 +634,13 @@ cdef class Plane:
         cdef int64_t now = monotonic(), until = now + most, last = now + spare, look = now + LOOK
         cdef Flow *flow
         cdef Flow *stop
+        cdef bint more
         cdef pollfd[2] fds
         fds[0].fd, fds[0].events = self.fd, POLLIN
         fds[1].fd, fds[1].events = other, POLLIN  # -1: poll passes over it
         while True:
             self._take_events()
-            if self.first == NULL:
+            if self.ready.first == NULL:
                 if self.called:
                     return MORE
                 if poll_ns(fds, 2, max(0, min(LINGER, last - monotonic()))) <= 0:
@@ -475,12 +648,15 @@ cdef class Plane:
                 if fds[1].revents:
                     return LOOP
                 continue
-            stop = self.last
+            stop = self.ready.last
             while True:
-                flow = self._next_ready()
+                flow = next_ready(&self.ready)
                 if flow == NULL:
                     break
-                if self._serve(flow):
+                more = self._serve(flow)
+                if self.count and flow.streak >= self.busy and self._give(flow):
+                    pass
+                elif more:
                     self.make_ready(flow)
                 now = monotonic()
                 if now >= until and (self.called or now >= last):
@@ -505,8 +681,9 @@ cdef class Plane:
                 self.event_at += 1
                 if leg == <Leg *>&self.wake:
                     eventfd_read(self.wake, &count)
+                    self._take_posted()
                     continue
-                if leg == NULL:  # its connection was removed by the event before
+                if leg == NULL or leg.outgoing.away:  # its connection was removed by the event before, or is a worker's
                     continue
                 if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI):
                     leg.to_the_end = True
@@ -523,6 +700,7 @@ cdef class Plane:
 
     cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
         """Send bytes of the session."""
+        self.send_parked(leg.incoming)
         if leg == self.gathering:
             self.passing.send(leg, p, size, self.more)
         else:
@@ -545,27 +723,31 @@ cdef class Plane:
     cdef bint _serve(self, Flow *flow) noexcept nogil:
         """Read a flow for its slice of time; True if there is more."""
         cdef Leg *source = flow.source
-        cdef Py_ssize_t size, kept
+        cdef unsigned char *begin
+        cdef Py_ssize_t size
         cdef int64_t until = monotonic() + SLICE
+        if flow.unrecorded or flow.broken or flow.target.untold:
+            with gil:
+                self._tell_of_worker(flow)
         while not (flow.over or flow.target.gone):
             if (flow.target.backlog_size and not flow.swallowing) or self.held:
                 return False  # the end of that makes it ready again
             if flow.pending:
                 with gil:
                     self._hand_over(flow, NULL, 0)
-            elif flow.paused or not source.readable:
+            elif flow.paused:
+                return False
+            elif flow.parked != NULL:
+                self._take_parked(flow)
+            elif not source.readable:
                 return False
             else:
-                kept = flow.tail_size
-                size = recv(source.fd, self.buffer + TAIL, READ, MSG_DONTWAIT)
-                self.reads += 1
-                if size < 0:
-                    if errno == EINTR:
-                        continue
-                    source.readable = False
-                    if errno == EAGAIN:
-                        return False
-                    lose(source, errno)
+                size = receive(flow, self.buffer, &begin)
+                self.own_reads += 1
+                flow.closing = False
+                if size == NOTHING:
+                    return False
+                if size == BROKEN:
                     with gil:
                         self._lost(source)
                         self._end(flow)
@@ -575,16 +757,27 @@ cdef class Plane:
                     with gil:
                         self._end(flow)
                     return False
-                if size < READ and not source.to_the_end:
-                    source.readable = False
-                if kept:
-                    memcpy(self.buffer + TAIL - kept, flow.tail, kept)
-                    flow.tail_size = 0
+                flow.streak += 1
                 # The clock is read behind the bytes: a frame has no time at which its sender still had it.
-                self._take(flow, self.buffer + TAIL - kept, kept + size, monotonic() + self.clock)
+                self._take(flow, begin, size, monotonic() + self.clock)
             if monotonic() >= until:
-                return flow.pending or source.readable
+                return flow.pending or source.readable or flow.parked != NULL
         return False
+
+    cdef void _take_parked(self, Flow *flow) noexcept nogil:
+        """Deal with the rest of a worker's read."""
+        cdef unsigned char *parked = flow.parked
+        flow.parked = NULL
+        self.passing.send(flow.target, parked, flow.parked_out, True)
+        self._take(flow, parked + flow.parked_out, flow.parked_size, flow.parked_at)
+        free(parked)
+
+    cdef void send_parked(self, Flow *flow) noexcept nogil:
+        """Send what a worker has passed of a read, and has not sent: something else is to go out behind it."""
+        if flow.parked != NULL and flow.parked_out:
+            send_to(flow.target, flow.parked, flow.parked_out)
+            memmove(flow.parked, flow.parked + flow.parked_out, flow.parked_size)
+            flow.parked_out = 0
 
     cdef void _take(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
         """Deal with the bytes of a read: pass on frames that nobody wants, give the session the others."""
@@ -647,6 +840,8 @@ cdef class Plane:
         cdef Connection connection = <Connection>flow.connection
         self.called = True
         flow.pending = False
+        if size:
+            flow.streak = twin_of(flow).streak = 0
         try:
             connection.received(_DIRECTIONS[flow.direction], PyBytes_FromStringAndSize(<const char *>p, size) if size else b"")
         except BaseException as error:
@@ -688,13 +883,36 @@ cdef class Plane:
             self._fail(connection, error)
         return 0
 
+    cdef int _tell_of_worker(self, Flow *flow) except -1:
+        """Let the relay know what a worker saw."""
+        cdef Connection connection = <Connection>flow.connection
+        if flow.unrecorded:
+            flow.unrecorded = False
+            self._fail(connection, MemoryError("no memory for the capture"))
+        if flow.broken:
+            flow.broken = False
+            self._lost(flow.source)
+            self._end(flow)
+        if flow.target.untold:
+            flow.target.untold = False
+            self._lost(flow.target)
+        return 0
+
     cdef int _tell_recorder(self) except -1:
-        """Let the recorder see to its block; a bug there ends the connection that it last got frames of."""
-        cdef Connection connection = <Connection>self.passing.last_recorded
-        self.passing.last_recorded = NULL
+        """Let the recorder see to its block; a bug there ends a connection that it got frames of."""
+        cdef Connection connection = None
+        if self.passing.last_recorded != NULL:
+            connection = <Connection>self.passing.last_recorded
+        self.passing.last_recorded, self.told = NULL, False
         try:
             self.recorded()
         except BaseException as error:
+            for each in self.connections if connection is None else (connection,):
+                if (<Connection>each).flows[0].recording:
+                    connection = each
+                    break
+            if connection is None:
+                raise
             self._fail(connection, error)
         return 0
 

@@ -8,9 +8,11 @@ are open would starve.
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final
 
 import trio
@@ -27,6 +29,7 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 
 STEP = 1_000_000  # ns of a step where other tasks are ready
 LONGEST = 20_000_000  # ns of a step after a long round of the other tasks
+BUSY = 16  # reads
 LOOP = 2  # a step ended because trio's epoll has an event
 
 
@@ -94,10 +97,16 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
 
 
 class NativePlane:
-    """Moves the bytes of all connections by one task."""
+    """Moves the bytes of all connections by one task, and by threads beside it.
 
-    def __init__(self, admission: Admission, record_room: int, record_most: int) -> None:
-        self._plane = _plane.Plane(ahead_of_monotonic(), record_room, record_most)
+    workers: the number of those threads.  busy: one of them gets a connection after so many reads in a row
+    without a byte for the session.
+    """
+
+    def __init__(
+        self, admission: Admission, record_room: int, record_most: int, workers: int = 0, busy: int = BUSY
+    ) -> None:
+        self._plane = _plane.Plane(ahead_of_monotonic(), record_room, record_most, workers, busy)
         self._plane.recorded = _nothing
         self._layered = PythonPlane(admission)
         self._idle = IdleLoop()
@@ -117,13 +126,11 @@ class NativePlane:
         self._plane.recorded = recorded
 
     def _admit(self, held: bool) -> None:
-        self._plane.held = held
-        if not held:
-            self._plane.resume()
+        self._plane.hold(held)
 
     async def run(self) -> None:
         """Move bytes until cancelled."""
-        with closing(self._plane), self._idle.watched():
+        with closing(self._plane), self._workers(), self._idle.watched():
             while True:
                 await trio.lowlevel.wait_readable(self._plane.fd)
                 spare, most, fd = self._idle.spare(), STEP, self._idle.fd
@@ -135,6 +142,30 @@ class NativePlane:
                         spare, away = self._idle.spare(), time.thread_time_ns() - left
                         if away >= STEP:
                             most, fd = min(away, LONGEST), -1
+
+
+    @contextmanager
+    def _workers(self) -> Iterator[None]:
+        """Run the threads inside."""
+        threads = [
+            threading.Thread(target=_run_worker, args=(worker,), name=f"plane-{number}", daemon=True)
+            for number, worker in enumerate(self._plane.workers, 1)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            yield
+        finally:
+            for worker in self._plane.workers:
+                worker.stop()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()  # it serves for a slice at most
+
+
+def _run_worker(worker: Any) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread waits for them
+    worker.run()
 
 
 def _nothing() -> None:

@@ -107,6 +107,8 @@ class Relay:
             else:
                 await linger(self.legs, shield=True)
         finally:
+            if self._place is not None:
+                self._place.stop()  # nobody reads a leg once it is closed: its descriptor may be another's
             self.kernel = self.accepted.plain.tcp_info()
             for leg in self.legs:
                 leg.close()
@@ -202,6 +204,7 @@ class Relay:
     @error_boundary
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that have no answer yet."""
+        self._catch_up()
         return self.session.control.requests()
 
     async def barrier(self) -> None:

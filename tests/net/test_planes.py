@@ -1,7 +1,7 @@
-"""The native plane and the plane in Python: one conversation through both is the same to everybody.
+"""The native plane, alone and with threads, and the plane in Python: one conversation is the same to everybody.
 
 A scripted client and a scripted server, plain sockets, stand on both sides of a proxy.  One task plays both
-and lets the proxy come to rest after each piece, so both planes get the same pieces in the same order.  Then
+and lets the proxy come to rest after each piece, so all planes get the same pieces in the same order.  Then
 compared: the bytes at both peers, the cause of the end, the counts, the frames of the capture with their
 ordinals.  One difference is intended: a frame that nobody wants is passed on as it comes, where the twin
 waits for the end of a small one.  So only a frame that never ends may have gone further.
@@ -53,7 +53,7 @@ LEFT_OUT = (b"INFO", b"CONN", b"-ERR")
 # Where a rule may drop deliveries, the proxy ends a subscription at its limit by frames of its own.  These
 # wait behind a frame that the native plane has begun to pass, and this server sends on meanwhile.
 LIMITS = re.compile(rb"UNSUB[ \t]+\S+[ \t]+\S", re.IGNORECASE)
-PLANES = ("python", "native")
+PLANES = ("python", "native", "threads")
 EVERYTHING = Selection()
 DEADLINE = 30.0  # seconds
 INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":8388608}\r\n'
@@ -370,34 +370,37 @@ def frames_of(item: Frames) -> Iterator[Any]:
 
 @contextmanager
 def plane(name: str) -> Iterator[None]:
-    before = os.environ.pop("NATSPROXY_PLANE", None)
-    try:
-        if name == "python":
-            os.environ["NATSPROXY_PLANE"] = name
+    variables = {"python": {"NATSPROXY_PLANE": "python"}, "threads": {"NATSPROXY_PLANE_THREADS": "2"}}
+    with pytest.MonkeyPatch.context() as patch:
+        for variable in ("NATSPROXY_PLANE", "NATSPROXY_PLANE_THREADS"):
+            patch.delenv(variable, raising=False)
+        for variable, value in variables.get(name, {}).items():
+            patch.setenv(variable, value)
         yield
-    finally:
-        os.environ.pop("NATSPROXY_PLANE", None)
-        if before is not None:
-            os.environ["NATSPROXY_PLANE"] = before
 
 
-def on_both(
+def on_all(
     script: Conversation, rules: str, record: bool, selection: Selection = EVERYTHING
-) -> tuple[Outcome, Outcome]:
-    """Play a conversation on the plane in Python and on the native one."""
+) -> tuple[Outcome, ...]:
+    """Play a conversation on the plane in Python, on the native one, and on its threads."""
     outcomes = []
     for name in PLANES:
         with plane(name), tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "x.ncap") if record else None
             outcomes.append(trio.run(play, script, rules, path, selection))
-    twin, native = outcomes
-    return twin, native
+    return tuple(outcomes)
 
 
 def compare(seed: int, rules: str, record: bool) -> None:
     """Play a conversation on both planes and compare."""
     script = conversation(random.Random(seed))
-    twin, native = on_both(script, RULES[rules], record)
+    twin, *natives = on_all(script, RULES[rules], record)
+    for native in natives:
+        compare_outcomes(script, rules, record, twin, native)
+
+
+def compare_outcomes(script: Conversation, rules: str, record: bool, twin: Outcome, native: Outcome) -> None:
+    """Compare what came of one conversation."""
     for direction in (C2S, S2C) if record and "resets" not in script.end else ():
         for outcome in (twin, native):
             sent = sorted((row[1], row[4]) for row in outcome.frames[direction] if row[1] is not None)
@@ -426,12 +429,12 @@ def compare(seed: int, rules: str, record: bool) -> None:
 
 @given(st.integers(0, 2**32), st.sampled_from(sorted(RULES)), st.booleans())
 @settings(max_examples=30)
-def test_a_conversation_is_the_same_on_both_planes(seed: int, rules: str, record: bool) -> None:
+def test_a_conversation_is_the_same_on_all_planes(seed: int, rules: str, record: bool) -> None:
     compare(seed, rules, record)
 
 
 @pytest.mark.long
 @given(st.integers(0, 2**32), st.sampled_from(sorted(RULES)), st.booleans())
 @settings(max_examples=1_000)
-def test_many_conversations_are_the_same_on_both_planes(seed: int, rules: str, record: bool) -> None:
+def test_many_conversations_are_the_same_on_all_planes(seed: int, rules: str, record: bool) -> None:
     compare(seed, rules, record)

@@ -3,6 +3,8 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from natsproxy._lock cimport pthread_mutex_t
+
 cdef enum:
     CONNS = 64                  # the most connections that a summary names
 
@@ -38,13 +40,13 @@ cdef class RunFilter:
 
 
 cdef class BlockBuilder:
-    # One thread owns a builder, the loop's.  That thread may read the public fields without the interpreter
-    # lock.  `size` and `items` are of the current block; `mono0` (in the proxy's clock) and `wall0` are
-    # its clocks in ns.
+    # Threads that pass frames on add runs; the loop's thread does all else.  `lock` guards the rest, and whoever
+    # holds it does not wait for the interpreter unless the filter is in Python: then only the loop's thread adds.
+    # `used` (bytes) and `item_count` are of the current block; `mono0` (in the proxy's clock) and `wall0` are its clocks in ns.
+    cdef pthread_mutex_t lock
     cdef readonly int64_t mono0, wall0
-    cdef readonly Py_ssize_t size
-    cdef readonly Py_ssize_t items
     cdef readonly bint dropping
+    cdef Py_ssize_t used, item_count
     cdef unsigned char *data
     cdef Py_ssize_t room
     cdef Py_ssize_t frames, missed, missed_frames
@@ -74,11 +76,21 @@ cdef class BlockBuilder:
     ) noexcept nogil
     # True if it is time to seal the block, which still accepts records.
     cdef bint full(self) noexcept nogil
+    # True if it is far beyond that, so that nobody should add to it.
+    cdef bint overfull(self) noexcept nogil
 
     # Add the record of a run without filtering: with `flags` and the msgpack of `extra`.
     cdef bint append(self, const Run *run, int flags, const unsigned char *extra, Py_ssize_t extra_size) noexcept nogil
+    # Add an item that a filter made of a run, inside `add_run` or `put`.
     cdef int add_kept(self, item) except -1
 
+    cdef int _add(self, item) except -1
+
+    cdef bint _add_changed(
+        self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
+        const unsigned char *data, Py_ssize_t size
+    ) noexcept nogil
+    cdef object _seal(self)
     cdef void _start(self, int64_t t) noexcept nogil
     cdef bint _make_room(self, Py_ssize_t more) noexcept nogil
     cdef void _seen(self, int64_t t) noexcept nogil

@@ -5,8 +5,8 @@ A block's body is one piece of memory.  Runs are written into it without the int
 is packed by msgpack and copied.  Sealing hands the memory to a `SealedBlock`; the writer's thread computes the
 rest of the summary from it (`_first_tokens.pxd`), and its memory is reused for a later block.
 
-Nothing here holds a lock: a builder belongs to the loop's thread, and the list of free memory is touched under
-the interpreter lock only.
+A builder has a lock: runs are added by all threads of the plane, and whoever adds them holds it for one copy.
+The list of free memory is touched under the interpreter lock only.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
@@ -14,6 +14,9 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
+from natsproxy._lock cimport (
+    pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_unlock,
+)
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from natsproxy.capture.write._first_tokens cimport Tokens, Walk, begin_walk, walk
@@ -31,6 +34,7 @@ cdef enum:
     FREE_MOST = 16              # free pieces of memory kept for reuse
 
 cdef Py_ssize_t FULL = BLOCK_SIZE
+cdef Py_ssize_t OVERFULL = 4 * BLOCK_SIZE
 cdef Py_ssize_t ROOM = BLOCK_SIZE + MARGIN
 cdef unsigned char *free_memory[FREE_MOST]
 cdef int free_count = 0
@@ -179,6 +183,7 @@ cdef class BlockBuilder:
     """Gathers items; times in ns, sizes in bytes."""
 
     def __cinit__(self, filter=None):
+        pthread_mutex_init(&self.lock, NULL)
         self.odd_conns = set()
         self.pack = packer()
         self.filter = filter
@@ -187,6 +192,25 @@ cdef class BlockBuilder:
     def __dealloc__(self):
         if self.data != NULL:
             give_memory(self.data, self.room)
+        pthread_mutex_destroy(&self.lock)
+
+    @property
+    def size(self):
+        """The bytes of the current block."""
+        cdef Py_ssize_t size
+        pthread_mutex_lock(&self.lock)
+        size = self.used
+        pthread_mutex_unlock(&self.lock)
+        return size
+
+    @property
+    def items(self):
+        """The number of items of the current block."""
+        cdef Py_ssize_t items
+        pthread_mutex_lock(&self.lock)
+        items = self.item_count
+        pthread_mutex_unlock(&self.lock)
+        return items
 
     @property
     def begun(self):
@@ -194,34 +218,52 @@ cdef class BlockBuilder:
         return self.items > 0
 
     def begin(self, int64_t mono, int64_t wall):
-        """Start a block at this moment of both clocks."""
-        self.mono0, self.wall0, self.started = mono, wall, True
+        """Start a block at this moment of both clocks, unless another thread has just begun it."""
+        pthread_mutex_lock(&self.lock)
+        if self.item_count == 0:
+            self.mono0, self.wall0, self.started = mono, wall, True
+        pthread_mutex_unlock(&self.lock)
 
     def drop(self):
         """Count items instead of keeping them."""
+        pthread_mutex_lock(&self.lock)
         self.dropping = True
+        pthread_mutex_unlock(&self.lock)
 
     def keep(self):
         """Keep items again; return what was missed, None if nothing was."""
+        pthread_mutex_lock(&self.lock)
         missed = Missed(self.missed_first, self.missed_last, self.missed_frames, self.missed_bytes)
         nothing = self.missed == 0
         self.dropping = False
         self.missed = self.missed_frames = 0
         self.missed_bytes = 0
+        pthread_mutex_unlock(&self.lock)
         return None if nothing else missed
 
     def put(self, item):
         """Add the filtered parts of an item; requires `begin`."""
-        if type(item) is _Frames and self._add_run_of(<tuple>item, True):
-            return
-        if self.filter is None or self.filter.passes(item):
-            self.add(item)
-        else:
-            for kept in self.filter.apply(item):
-                self.add(kept)
+        pthread_mutex_lock(&self.lock)
+        try:
+            if type(item) is _Frames and self._add_run_of(<tuple>item, True):
+                return
+            if self.filter is None or self.filter.passes(item):
+                self._add(item)
+            else:
+                for kept in self.filter.apply(item):
+                    self._add(kept)
+        finally:
+            pthread_mutex_unlock(&self.lock)
 
     def add(self, item):
         """Add an item; requires `begin`."""
+        pthread_mutex_lock(&self.lock)
+        try:
+            self._add(item)
+        finally:
+            pthread_mutex_unlock(&self.lock)
+
+    cdef int _add(self, item) except -1:
         cdef int64_t rel
         if type(item) is _Frames:
             if not self._add_run_of(<tuple>item, False):
@@ -233,29 +275,45 @@ cdef class BlockBuilder:
             self._append(self.pack(encode(item, self.mono0)))
             self._seen(rel)
             self._seen_any_conn(getattr(item, "conn", None))
+        return 0
 
     cdef int add_kept(self, item) except -1:
-        """Add an item that a filter made of a run; it begins the block if there is none."""
         if not self.started:
             self._start(item.t)
-        self.add(item)
+        self._add(item)
         return 0
 
     cdef bint full(self) noexcept nogil:
-        return self.size >= FULL
+        cdef bint full
+        pthread_mutex_lock(&self.lock)
+        full = self.used >= FULL
+        pthread_mutex_unlock(&self.lock)
+        return full
+
+    cdef bint overfull(self) noexcept nogil:
+        cdef bint full
+        pthread_mutex_lock(&self.lock)
+        full = self.used >= OVERFULL and not self.dropping
+        pthread_mutex_unlock(&self.lock)
+        return full
 
     cdef bint add_run(
         self, uint64_t conn, int direction, const unsigned char *data, Py_ssize_t size, Py_ssize_t frames,
         uint32_t ops, uint64_t in_first, int64_t t, uint64_t out_first
     ) noexcept nogil:
         cdef Run run
+        cdef bint added
         run.conn, run.direction, run.data, run.size, run.frames = conn, direction, data, size, frames
         run.ops, run.in_first, run.t, run.out_first = ops, in_first, t, out_first
-        if self.items == 0:
+        pthread_mutex_lock(&self.lock)
+        if self.item_count == 0:
             self._start(t)
         if self.run_filter is not None:
-            return self.run_filter.put(self, &run)
-        return self.append(&run, 0, NULL, 0)
+            added = self.run_filter.put(self, &run)
+        else:
+            added = self.append(&run, 0, NULL, 0)
+        pthread_mutex_unlock(&self.lock)
+        return added
 
     cdef void _start(self, int64_t t) noexcept nogil:
         cdef timespec wall
@@ -272,7 +330,7 @@ cdef class BlockBuilder:
             return False
         if not self.started:
             self._start(run.t)
-        p = self.data + self.size
+        p = self.data + self.used
         p[0], p[1] = 0x9C if extra_size else 0x9B, 0
         p += 2
         p += put_unsigned(p, run.conn)
@@ -291,7 +349,7 @@ cdef class BlockBuilder:
         if extra_size:
             memcpy(p, extra, extra_size)
             p += extra_size
-        self.size = p - self.data
+        self.used = p - self.data
         self.frames += run.frames
         self.ops |= run.ops
         self._seen(run.t - self.mono0)
@@ -305,15 +363,25 @@ cdef class BlockBuilder:
         self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
         const unsigned char *data, Py_ssize_t size
     ) noexcept nogil:
+        cdef bint added
+        pthread_mutex_lock(&self.lock)
+        added = self._add_changed(frame, went, head, head_size, data, size)
+        pthread_mutex_unlock(&self.lock)
+        return added
+
+    cdef bint _add_changed(
+        self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
+        const unsigned char *data, Py_ssize_t size
+    ) noexcept nogil:
         cdef unsigned char *p
-        if self.items == 0:
+        if self.item_count == 0:
             self._start(frame.t)
         if self.dropping:
             self._miss(frame.t, 1, head_size + size)
             return True
         if head_size + size > SIZE_MAX or not self._make_room(2 * HEAD + frame.cause_size + head_size + size):
             return False
-        p = self.data + self.size
+        p = self.data + self.used
         p[0], p[1] = 0x9C if went else 0x9B, 0
         p += 2
         p += put_unsigned(p, frame.conn)
@@ -334,7 +402,7 @@ cdef class BlockBuilder:
             memcpy(p, b"\x81\xa2of", 4)
             p += 4
             p += put_unsigned(p, frame.in_first)
-        self.size = p - self.data
+        self.used = p - self.data
         self.frames += 1
         self.ops |= 1 << frame.op
         self._seen(frame.t - self.mono0)
@@ -342,9 +410,9 @@ cdef class BlockBuilder:
         return True
 
     cdef bint _make_room(self, Py_ssize_t more) noexcept nogil:
-        cdef Py_ssize_t room = max(ROOM, self.size + more + self.size // 2)
+        cdef Py_ssize_t room = max(ROOM, self.used + more + self.used // 2)
         cdef unsigned char *grown
-        if self.data != NULL and self.size + more <= self.room:
+        if self.data != NULL and self.used + more <= self.room:
             return True
         grown = <unsigned char *>(malloc(room) if self.data == NULL else realloc(self.data, room))
         if grown == NULL:
@@ -353,11 +421,11 @@ cdef class BlockBuilder:
         return True
 
     cdef void _seen(self, int64_t t) noexcept nogil:
-        if self.items == 0 or t < self.first:
+        if self.item_count == 0 or t < self.first:
             self.first = t
-        if self.items == 0 or t > self.last:
+        if self.item_count == 0 or t > self.last:
             self.last = t
-        self.items += 1
+        self.item_count += 1
 
     cdef void _seen_conn(self, uint64_t conn) noexcept nogil:
         cdef int i
@@ -382,6 +450,13 @@ cdef class BlockBuilder:
 
     def seal(self):
         """Return the block and start a new one."""
+        pthread_mutex_lock(&self.lock)
+        try:
+            return self._seal()
+        finally:
+            pthread_mutex_unlock(&self.lock)
+
+    cdef object _seal(self):
         cdef SealedBlock block = SealedBlock.__new__(SealedBlock)
         conns = self.odd_conns.union(self.conns[i] for i in range(self.conn_count))
         block.facts = [
@@ -389,16 +464,16 @@ cdef class BlockBuilder:
             self.wall0,
             self.first,
             self.last,
-            self.items,
+            self.item_count,
             self.frames,
             self.ops,
-            self.size,
+            self.used,
             sorted(conns) if len(conns) <= CONNS else None,
         ]
-        block.data, block.room, block.length, block.frames = self.data, self.room, self.size, self.frames
+        block.data, block.room, block.length, block.frames = self.data, self.room, self.used, self.frames
         self.data, self.room = take_memory(), ROOM
         self.first = self.last = 0
-        self.size = self.items = self.frames = self.ops = self.conn_count = self.last_conn = 0
+        self.used = self.item_count = self.frames = self.ops = self.conn_count = self.last_conn = 0
         self.odd_conns = set()
         self.started = False
         return block
@@ -456,8 +531,8 @@ cdef class BlockBuilder:
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         room = self._make_room(view.len)
         if room:
-            memcpy(self.data + self.size, view.buf, view.len)
-            self.size += view.len
+            memcpy(self.data + self.used, view.buf, view.len)
+            self.used += view.len
         PyBuffer_Release(&view)
         if not room:
             raise MemoryError
