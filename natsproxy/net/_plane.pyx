@@ -350,7 +350,9 @@ cdef class Plane:
         self.close()
 
     cpdef close(self):
-        """Close the epoll; idempotent.  The workers have been stopped."""
+        """Close the epoll, and the workers', which have been stopped; idempotent."""
+        for worker in self.workers or ():
+            worker.close()
         if self.wake >= 0:
             close(self.wake)
         if self.fd >= 0:

@@ -31,6 +31,8 @@ cdef class Worker:
     cdef uint64_t seen
     cdef uint64_t rate          # bytes between the last two looks
 
+    cpdef close(self)
+
     # For the control thread, inside `enter` and `leave`.
     cdef void enter(self) noexcept nogil
     cdef void leave(self) noexcept nogil

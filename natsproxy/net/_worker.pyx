@@ -74,10 +74,7 @@ cdef class Worker:
             raise OSError(errno, os.strerror(errno))
 
     def __dealloc__(self):
-        if self.wake >= 0:
-            close(self.wake)
-        if self.fd >= 0:
-            close(self.fd)
+        self.close()
         free(self.buffer)
         pthread_mutex_destroy(&self.lock)
 
@@ -90,6 +87,14 @@ cdef class Worker:
         """Let `run` return soon."""
         store(&self.stopping, 1)
         self.nudge()
+
+    cpdef close(self):
+        """Close the epoll, once `run` has returned or will not be called; idempotent."""
+        if self.wake >= 0:
+            close(self.wake)
+        if self.fd >= 0:
+            close(self.fd)
+        self.fd = self.wake = -1
 
     # -- for the control thread
 

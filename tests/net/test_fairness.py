@@ -203,6 +203,8 @@ async def test_after_one_long_step_the_plane_looks_at_the_loop_again() -> None:
     class Steps:
         """A plane under an unending flood; in its first step the loop has an event."""
 
+        workers = ()
+
         def __init__(self) -> None:
             self.fd = os.eventfd(1)
 

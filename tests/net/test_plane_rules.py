@@ -22,7 +22,7 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 from tests.net.test_plane_steps import Relay, Rig, rig
-from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_both
+from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_all
 from tests.rules.engine.test_static_decisions import REPLIES, SUBJECTS, frames, rules_of
 
 if not COMPILED:
@@ -98,13 +98,14 @@ SELECTIONS = st.sampled_from(
 
 
 def same(script: Conversation, names: list[str], record: bool, selection: Selection = EVERYTHING) -> None:
-    """Play a conversation on both planes under some rules, and compare."""
-    twin, native = on_both(script, rules_of(names), record, selection)
-    assert native.received == twin.received
-    assert (native.cause, native.counts) == (twin.cause, twin.counts)
-    assert native.frames == twin.frames
-    assert totals(native.firings) == totals(twin.firings)
-    assert named(native.firings) == named(twin.firings)
+    """Play a conversation on all planes under some rules, and compare."""
+    twin, *natives = on_all(script, rules_of(names), record, selection)
+    for native in natives:
+        assert native.received == twin.received
+        assert (native.cause, native.counts) == (twin.cause, twin.counts)
+        assert native.frames == twin.frames
+        assert totals(native.firings) == totals(twin.firings)
+        assert named(native.firings) == named(twin.firings)
 
 
 @given(
@@ -115,7 +116,7 @@ def same(script: Conversation, names: list[str], record: bool, selection: Select
 )
 @example(RENAMED_OFTEN, ["rewrite pure"], True, Selection(payloads=(PayloadPolicy(b">", "drop"),)))
 @settings(max_examples=30)
-def test_rules_do_the_same_on_both_planes(
+def test_rules_do_the_same_on_all_planes(
     script: Conversation, names: list[str], record: bool, selection: Selection
 ) -> None:
     same(script, names, record, selection)
