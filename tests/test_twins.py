@@ -33,7 +33,7 @@ if not COMPILED:
         allow_module_level=True,
     )
 
-from tests.net.test_planes import EVERYTHING, Conversation, Outcome, Piece, on_both
+from tests.net.test_planes import EVERYTHING, Conversation, Outcome, Piece, on_all
 
 WITH_AN_OPERATION = Path(__file__).parent / "kit" / "added_operation.py"
 REQUESTS = Conversation(
@@ -48,11 +48,12 @@ REQUESTS = Conversation(
 
 
 def alike(rules: str, selection: Selection = EVERYTHING) -> Outcome:
-    """Play requests on both planes, and return the outcome."""
-    twin, native = on_both(REQUESTS, rules, True, selection)
-    assert (native.received, native.counts, native.frames) == (twin.received, twin.counts, twin.frames)
-    assert sum(one.count for one in native.firings) == sum(one.count for one in twin.firings)
-    return native
+    """Play requests on all planes, and return the outcome."""
+    twin, *natives = on_all(REQUESTS, rules, True, selection)
+    for native in natives:
+        assert (native.received, native.counts, native.frames) == (twin.received, twin.counts, twin.frames)
+        assert sum(one.count for one in native.firings) == sum(one.count for one in twin.firings)
+    return twin
 
 
 def test_a_policy_for_payloads(monkeypatch: pytest.MonkeyPatch) -> None:

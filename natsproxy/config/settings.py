@@ -7,8 +7,8 @@ and those of a session in `session/values.py`.  Durations are nanoseconds, sizes
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -48,21 +48,20 @@ _VERSION: Final = ValueType(
 )
 
 
-_MOST_THREADS: Final = 64
+_MOST_THREADS: Final = 64  # as in `_plane.pyx`
 
 
 def _threads(value: Any) -> int:
-    """Read a number of threads."""
+    """Read a number of threads; 0 for `auto`."""
     if value == "auto":
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(cores, _MOST_THREADS)
-    count = converters.whole(value)
-    if not 1 <= count <= _MOST_THREADS:
-        raise ValueError(f"must be auto, or a number from 1 to {_MOST_THREADS}, not {value!r}")
-    return count
+        return 0
+    with suppress(ValueError):
+        if 1 <= (count := converters.whole(value)) <= _MOST_THREADS:
+            return count
+    raise ValueError(f"must be auto, or a number from 1 to {_MOST_THREADS}, not {value!r}")
 
 
-_THREADS: Final = ValueType(_threads, "NUMBER")
+_THREADS: Final = ValueType(_threads, "NUMBER", lambda count: str(count) if count else "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,7 @@ class ProxySettings:
     threads: int = setting(
         _THREADS,
         "1",
-        "Threads that pass traffic on; auto: one for each core. What rules change in Python stays with one core.",
+        "Threads that pass traffic on, from 2 on beside the one that does all else; auto: one for each core.",
     )
     buffers: int = setting(SIZE_ABOVE_ZERO, "256MiB", "Memory limit for the traffic of all connections.")
     drain: int = setting(DURATION, "30s", "Time that connections have to end after SIGTERM.")

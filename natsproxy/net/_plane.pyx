@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The native plane: it moves the bytes of all connections, and calls Python only for frames that somebody wants.
 
-This module has the sockets and the calls into Python; `_passing.pyx` passes on frames without Python.
+This module has the sockets and the calls into Python; `_passing.pyx` passes on frames without Python, and
+`_worker.pyx` does that in further threads.
 
 Theory
 1. A *leg* is one socket, a *flow* one direction between the two legs of a connection.  All legs are registered
@@ -25,7 +26,7 @@ Theory
 
 Lifetime: the structs are parts of a `Connection`, which the plane keeps alive to the end of the step in which it
 is removed.  An event that epoll had already returned for it is cleared, so a descriptor that is used again at
-once cannot get it.
+once cannot get it.  While a worker has a connection, its structs are the worker's: `recall` comes before any touch.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -36,7 +37,7 @@ from libc.string cimport memchr, memmove, memset
 
 import os
 
-from natsproxy._lock cimport load, load_big, store
+from natsproxy._lock cimport load, store
 from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._flow cimport (
     BROKEN, EVENTS, NOTHING, READ, SLICE, TAIL,
@@ -77,7 +78,7 @@ cdef inline bint may_go(const Flow *flow) noexcept nogil:
     """True if a worker may serve a flow; `portable` is what the session says."""
     cdef const Leg *leg = flow.source
     return flow.portable and flow.clear and not (
-        flow.pending or flow.paused or flow.over or flow.fired or flow.parked != NULL or flow.closing or flow.unrecorded
+        flow.pending or flow.paused or flow.over or flow.fired or flow.reports or flow.parked != NULL or flow.closing or flow.unrecorded
         or leg.gone or leg.ended or leg.finished or leg.awaited or leg.untold
     )
 
@@ -276,6 +277,7 @@ cdef class Connection:
         """
         cdef int i
         found = []
+        self.plane.recall(self)
         for i in range(2):
             self.plane.send_parked(&self.flows[i])
         if not self.removed:
@@ -381,29 +383,22 @@ cdef class Plane:
             worker.leave()
         return reads
 
-    @property
-    def shares(self):
-        """The bytes that each worker has read."""
-        cdef Worker worker
-        return [load_big(&worker.bytes) for worker in self.workers]
-
     def set_builder(self, BlockBuilder builder):
         """Take the records of clear flows; None: flows that record are not clear until their next update."""
         cdef Connection connection
         cdef Worker worker
         cdef int i
+        self.recall_all()
+        for each in self.connections:
+            connection = each
+            for i in range(2):
+                if connection.flows[i].recording:
+                    connection.flows[i].clear = False
         self.passing.builder = builder
         for worker in self.workers:
             worker.enter()
             worker.passing.builder = builder
             worker.leave()
-        for each in self.connections:
-            connection = each
-            if connection.flows[0].recording or connection.flows[1].recording:
-                self.recall(connection)
-            for i in range(2):
-                if connection.flows[i].recording:
-                    connection.flows[i].clear = False
 
     # -- connections
 
@@ -477,27 +472,24 @@ cdef class Plane:
         """Read no leg, or all of them again."""
         cdef Connection connection
         cdef Worker worker
-        cdef int i
+        cdef int i, home
         self.held = held
-        for worker in self.workers:
-            worker.enter()
-            worker.held = held
-            worker.leave()
-        if held:
-            return
-        for each in self.connections:
-            connection = each
-            if connection.flows[0].away:
-                worker = self.workers[connection.flows[0].home - 1]
+        for home, each in enumerate((None, *self.workers)):
+            worker = each
+            if home:
                 worker.enter()
-                for i in range(2):
-                    worker.make_ready(&connection.flows[i])
+                worker.held = held
+            for one in () if held else self.connections:
+                connection = one
+                if home == (connection.flows[0].home if connection.flows[0].away else 0):
+                    for i in range(2):
+                        if home:
+                            worker.make_ready(&connection.flows[i])
+                        else:
+                            self.make_ready(&connection.flows[i])
+            if home:
                 worker.leave()
-                continue
-            for i in range(2):
-                self.make_ready(&connection.flows[i])
-        for worker in self.workers:
-            worker.nudge()
+                worker.nudge()
 
     # -- the workers (see `_worker.pyx`)
 
@@ -506,6 +498,23 @@ cdef class Plane:
         cdef Flow *c2s = &connection.flows[0]
         if c2s.away:
             self._recall_from(<Worker>self.each[c2s.home - 1], c2s)
+
+    def recall_all(self):
+        """Take all connections back: until the next step no worker passes a frame."""
+        cdef Connection connection
+        cdef Worker worker
+        cdef Flow *c2s
+        cdef int home
+        for home, each in enumerate(self.workers, 1):
+            worker = each
+            worker.enter()
+            for one in self.connections:
+                connection = one
+                c2s = &connection.flows[0]
+                if c2s.away and c2s.home == home:
+                    worker.detach(c2s)
+                    self._take_back(c2s)
+            worker.leave()
 
     cdef void _recall_from(self, Worker worker, Flow *c2s) noexcept nogil:
         worker.enter()
@@ -537,7 +546,6 @@ cdef class Plane:
         """Serve a connection again that a worker has let go of."""
         cdef Flow *s2c = twin_of(c2s)
         c2s.away = s2c.away = False
-        c2s.streak = s2c.streak = 0 if c2s.parked != NULL or s2c.parked != NULL else self.busy
         c2s.pending |= c2s.fired  # the session is to know that
         s2c.pending |= s2c.fired
         self._arm(c2s.source, ALL)  # what came meanwhile is an event again
@@ -561,9 +569,11 @@ cdef class Plane:
             c2s.home = s2c.home = self._choose()
         remove_ready(&self.ready, c2s)
         remove_ready(&self.ready, s2c)
-        self._arm(c2s.source, 0)
-        self._arm(s2c.source, 0)
+        # Edge-triggered: a lost leg is told once, not until the worker comes to read it.
+        self._arm(c2s.source, EPOLLET)
+        self._arm(s2c.source, EPOLLET)
         c2s.away = s2c.away = True
+        c2s.streak = s2c.streak = 0
         if not self._give_to(<Worker>self.each[c2s.home - 1], c2s):
             self._take_back(c2s)
             c2s.streak = s2c.streak = -PAUSE
@@ -927,6 +937,7 @@ cdef class Plane:
 
     cdef int _fail(self, Connection connection, error) except -1:
         """End one connection for a bug in its Python code."""
+        self.recall(connection)
         connection.flows[0].over = connection.flows[1].over = True
         connection.relay.failed(error)
         return 0

@@ -35,6 +35,9 @@ class PythonPlane:
     def record_into(self, builder: object, recorded: Callable[[], None]) -> None:
         """Do nothing: all frames are the session's to record."""
 
+    def recall_all(self) -> None:
+        """Do nothing: there are no threads."""
+
     async def run(self) -> None:
         """Do nothing: the connections have tasks of their own."""
 

@@ -15,8 +15,8 @@ Theory
 5. A worker holds its lock while it serves; it lets it go after each flow if the control thread waits for it.
    Nobody who holds it waits for the interpreter.  The block builder has a lock of its own: records of one
    connection stand in the order in which its owners made them.
-6. Both epolls know the sockets of a connection that is away; the plane's gets no events of them but errors, and
-   does not mind those.  To recall one takes no memory, so it cannot fail.  A descriptor is closed after that only.
+6. Both epolls know the sockets of a connection that is away; the plane's gets no events of them but errors, once,
+   and does not mind those.  To recall one takes no memory, so it cannot fail.  A descriptor is closed after that only.
 7. Rules that acted, and records, are told at the latest after `TELL` ns; a worker that nothing comes for tells of
    rules at once.  A builder that nobody empties holds the worker up.
 """
@@ -48,6 +48,7 @@ cdef enum:
     TELL = 10000000         # ns
     LONGEST = 1000000000    # ns that it waits for bytes
     FULL = 200000           # ns that it waits for the builder to be emptied
+    AT_ONCE = 1 << 20       # reads in a row: a connection that is busy comes back after the next one
 
 
 cdef class Worker:
@@ -218,6 +219,7 @@ cdef class Worker:
             while self.passing.reports != NULL:
                 flow = self.passing.reports
                 self.passing.reports, flow.reports = flow.next_report, False
+                flow.streak = twin_of(flow).streak = 0 if idle else AT_ONCE
                 self._post(flow)
         if self.passing.last_recorded != NULL:
             if now >= self.told_at + TELL or self.passing.is_block_full():

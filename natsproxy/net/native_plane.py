@@ -125,6 +125,10 @@ class NativePlane:
         self._plane.set_builder(builder)
         self._plane.recorded = recorded
 
+    def recall_all(self) -> None:
+        """Take all connections back from the threads, until the next step."""
+        self._plane.recall_all()
+
     def _admit(self, held: bool) -> None:
         self._plane.hold(held)
 
@@ -142,7 +146,6 @@ class NativePlane:
                         spare, away = self._idle.spare(), time.thread_time_ns() - left
                         if away >= STEP:
                             most, fd = min(away, LONGEST), -1
-
 
     @contextmanager
     def _workers(self) -> Iterator[None]:

@@ -12,29 +12,53 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Final
 
 import trio
 
+from natsproxy.errors import ConfigError
 from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
 from natsproxy.net.plane_interface import Plane
 from natsproxy.wire.scanner import COMPILED
+
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
 def open_plane(admission: Admission, *, threads: int, record_room: int, record_most: int) -> Plane:
     """Return the best plane that there is.
 
     admission: tells when no leg may be read.  threads: that pass frames on beside the loop, from 2 on; with 1
-    the loop does that.  record_room: the bytes that frames whose end has not come may
-    take while they are recorded, all together; record_most: those of one.
+    the loop does that; 0: as many as there are cores.  record_room: the bytes that frames whose end has not
+    come may take while they are recorded, all together; record_most: those of one.
     """
-    chosen = os.environ.get("NATSPROXY_PLANE")
-    native = _native() if chosen != "python" else None
+    native = _native()
     if native is None or _clock_is_mocked():
         return PythonPlane(admission)
     if eager := os.environ.get("NATSPROXY_PLANE_THREADS"):
         return native(admission, record_room, record_most, int(eager), 1)
+    threads = threads or cores()
     return native(admission, record_room, record_most, threads if threads > 1 else 0)
+
+
+def check_threads(threads: int) -> None:
+    """Raise ConfigError if only the plane in Python is there, which has no threads."""
+    if threads > 1 and _native() is None:
+        raise ConfigError(
+            f"threads = {threads} needs the compiled plane, which is not built here (or switched off by an"
+            " environment variable): use threads = 1"
+        )
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use, as its affinity and a quota (cgroup v2) say."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = map(int, _QUOTA.read_text().split())
+    except (OSError, ValueError):  # there is none ("max")
+        return found
+    return max(1, min(found, -(-quota // period)))
 
 
 def _clock_is_mocked() -> bool:
@@ -45,8 +69,8 @@ def _clock_is_mocked() -> bool:
 
 
 def _native() -> Callable[..., Plane] | None:
-    """Return the class of the native plane, None where it is not built."""
-    if not COMPILED:
+    """Return the class of the native plane, None where it is not built, or not wanted."""
+    if not COMPILED or os.environ.get("NATSPROXY_PLANE") == "python":
         return None
     try:
         from natsproxy.net.native_plane import NativePlane

@@ -72,6 +72,10 @@ class Plane(Protocol):
         """
         ...
 
+    def recall_all(self) -> None:
+        """Pass no frame before the loop goes on, in no thread either."""
+        ...
+
     async def run(self) -> None:
         """Move bytes until cancelled."""
         ...

@@ -30,7 +30,7 @@ from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept, close, local_address, open_listeners
 from natsproxy.net.live_blocks import LiveBlocks, Look
-from natsproxy.net.plane import open_plane
+from natsproxy.net.plane import check_threads, open_plane
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.recording import ProxyRecording
@@ -66,6 +66,7 @@ class Proxy:
     def __init__(
         self, settings: ProxySettings, chain: Chain | None = None, sockets: Sequence[socket.socket] = ()
     ) -> None:
+        check_threads(settings.threads)
         self.settings = settings
         self._sockets = sockets
         self.seed = settings.seed if settings.seed is not None else secrets.randbits(32)

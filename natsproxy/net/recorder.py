@@ -14,7 +14,8 @@ a disk that is too slow, or fails:
 2. `gap` too pauses traffic before it drops records: with clearly more than half of the queue used, for up to
    30 % of the time.  If all processors are busy, traffic would otherwise starve the thread that writes.
 3. `wait` and `close` keep every record of the traffic that passes.  The queue then exceeds its bound by one
-   read of each connection, and by the closing records of the connections that are ended.
+   read of each connection, by the closing records of the connections that are ended, and with threads by a
+   few blocks (`BlockBuilder.overfull`).
 4. An outage is reported twice: an error when it begins, and an event when it is over, with the number of
    missing frames.  The capture has a gap record for it.  If a write fails while the disk is reported as
    slow, the failure is the real reason, and is reported too.
@@ -57,8 +58,9 @@ _SLOWDOWN_CREDIT: Final = 100_000_000  # ns for which it may at once
 class Recorder:
     """Records to one capture; made by the proxy, run in its nursery.
 
-    preambles: returns the preambles of the open connections, for a new segment.  admission: holds or refuses
-    traffic.  end_all: ends all connections, for a reason.  most_frames: the frames of one record at most.
+    preambles: returns the preambles of the open connections, for a new segment; from the call on no frame of
+    theirs is recorded until the loop goes on.  admission: holds or refuses traffic.  end_all: ends all
+    connections, for a reason.  most_frames: the frames of one record at most.
     owner: the recordings whose old segments may be deleted (`retention.py`).  rules: those in force, for the
     header of the next segment.  expired: the number of segments that were deleted, and their bytes.
     frames: those in sealed blocks.
@@ -232,11 +234,12 @@ class Recorder:
 
     def _resume(self) -> None:
         self._full = False
+        owed = self._preambles() if self._owed else None
         self._report_missed()
         self._stop_holding()
-        if self._owed:
+        if owed is not None:
             self._owed = False
-            self._introduce()
+            self._introduce(owed)
         if not self._closing:  # else the frames missing at the end are not known yet
             self._end_outage()
 
@@ -338,14 +341,15 @@ class Recorder:
         return due and not self._thread.segments
 
     def _next_segment(self) -> None:
+        preambles = self._preambles()  # before all else: no frame may come between
         if self.builder.begun:
             self._seal()
         self._segment_began, self._owed = now_ns(), self._dropping
         self._thread.begin_segment(self._info())
-        self._introduce()
+        self._introduce(preambles)
 
-    def _introduce(self) -> None:
-        for preamble in self._preambles():
+    def _introduce(self, preambles: Iterable[Preamble]) -> None:
+        for preamble in preambles:
             self.put(preamble)
 
     # -- control

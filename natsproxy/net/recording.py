@@ -184,13 +184,13 @@ class ProxyRecording:
 
     async def look_on(self, live: LiveBlocks | None) -> None:
         """Sample records into these blocks, in place of others; None: there are no more viewers."""
-        if live is not None and self.live is not None:
-            live.go_on(self.live)
-        self.live = live
+        before, self.live = self.live, live
         if self.recorder is not None:
             self.recorder.seal()  # for the previous viewers
             self.recorder.live = live
-        self._choose_builder()
+        self._choose_builder()  # nobody adds to the previous sample any more
+        if live is not None and before is not None:
+            live.go_on(before)
         # Viewers come and go meanwhile; `active` is up to date at each step.
         for number, relay in enumerate(list(self._relays.values())):
             relay.record(self.active)
@@ -265,6 +265,12 @@ class ProxyRecording:
             self.recorder.rotate()
 
     def _preambles(self) -> Iterator[records.Preamble]:
+        """Return the preambles of the open connections; from now on the plane's threads have none of them."""
+        if self.plane is not None:
+            self.plane.recall_all()
+        return self._introduced()
+
+    def _introduced(self) -> Iterator[records.Preamble]:
         for conn, relay in self._relays.items():
             state = None if self._deferred[conn].deferring else relay.snapshot()
             if state is not None:

@@ -21,7 +21,7 @@ from natsproxy.wire.scanner import Interest, Scanner
 from tests.capture.columns.test_table import refs
 from tests.capture.filter.test_selection import joined, record, written
 from tests.kit.captures import write
-from tests.net.test_planes import Conversation, Piece, on_both
+from tests.net.test_planes import Conversation, Piece, on_all
 
 XPUB = OPS[-1].op
 RAWS = [
@@ -91,9 +91,10 @@ def compare_planes() -> None:
         '[[rules]]\nname = "r"\nkind = "rewrite"\nprefix = "t"\n',
         '[[rules]]\nname = "r"\nkind = "deny"\nsubject = "x"\n',
     ):
-        twin, native = on_both(script, rules, True)
-        assert (native.received, native.counts) == (twin.received, twin.counts), rules
-        assert native.frames == twin.frames, rules
+        twin, *natives = on_all(script, rules, True)
+        for native in natives:
+            assert (native.received, native.counts) == (twin.received, twin.counts), rules
+            assert native.frames == twin.frames, rules
 
 
 def compare() -> None:

@@ -1,4 +1,4 @@
-"""The native plane, alone and with threads, and the plane in Python: one conversation is the same to everybody.
+"""The native plane, with and without threads, and the one in Python: one conversation is the same on all.
 
 A scripted client and a scripted server, plain sockets, stand on both sides of a proxy.  One task plays both
 and lets the proxy come to rest after each piece, so all planes get the same pieces in the same order.  Then
@@ -9,7 +9,6 @@ waits for the end of a small one.  So only a frame that never ends may have gone
 
 from __future__ import annotations
 
-import os
 import random
 import re
 import socket

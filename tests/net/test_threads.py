@@ -1,0 +1,337 @@
+"""Threads of the plane: busy connections are spread over them, and nothing else is different."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from natsproxy.capture.format.records import Frames, OpenRecord, Preamble
+from natsproxy.capture.read.reader import open_capture
+from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.wire.parse import frames as frames_in
+from natsproxy.wire.scanner import COMPILED
+from tests.kit.process import ProxyProcess
+
+if not COMPILED:
+    pytest.skip("there is no native plane", allow_module_level=True)
+
+INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":1048576}\r\n'
+HELLO = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\nSUB a 1\r\nPING\r\n'
+ROUNDS = 40
+TIMEOUT = 30
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections go to the threads as soon as they may."""
+    monkeypatch.delenv("NATSPROXY_PLANE", raising=False)
+    monkeypatch.setenv("NATSPROXY_PLANE_THREADS", "2")
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let connections go to the threads as they do for users."""
+    monkeypatch.delenv("NATSPROXY_PLANE", raising=False)
+    monkeypatch.delenv("NATSPROXY_PLANE_THREADS", raising=False)
+
+
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    """Yield a server's listening socket."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        listener.settimeout(TIMEOUT)
+        yield listener
+
+
+def pair(listener: socket.socket, port: int, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Connect one client with one server through the proxy, to the first PONG."""
+    client = stack.enter_context(socket.create_connection(("127.0.0.1", port), TIMEOUT))
+    server = stack.enter_context(listener.accept()[0])
+    server.settimeout(TIMEOUT)
+    server.sendall(INFO)
+    client.sendall(HELLO)
+    until(server, b"PING\r\n")
+    server.sendall(b"PONG\r\n")
+    until(client, b"PONG\r\n")
+    return client, server
+
+
+def until(sock: socket.socket, mark: bytes) -> bytes:
+    """Read until a mark is at the end, and return all of it."""
+    seen = bytearray()
+    while not seen.endswith(mark):
+        data = sock.recv(1 << 16)
+        assert data, "cut off"
+        seen += data
+    return bytes(seen)
+
+
+def processor(pid: int) -> Counter[str]:
+    """Return the processor time (ns) of the threads of a process by their numbers."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return Counter({task.name: int((task / "schedstat").read_text().split()[0]) for task in tasks})
+
+
+def exchange(client: socket.socket, server: socket.socket, number: int, rounds: int) -> None:
+    """Send both ways: frames that pass, and among them some for the session."""
+    for at in range(rounds):
+        body = b"%d.%d" % (number, at)
+        up = b"PUB a %d\r\n%s\r\n" % (len(body), body) * 50
+        down = b"MSG a 1 %d\r\n%s\r\n" % (len(body), body) * 50
+        if at % 5 == 4:
+            up += b"SUB b.%d %d\r\n" % (at, at + 2)
+            down += b"PING\r\n"
+        client.sendall(up)
+        server.sendall(down)
+        assert until(server, up[-8:]) == up
+        assert until(client, down[-8:]) == down
+
+
+def exchange_all(pairs: list[tuple[socket.socket, socket.socket]], rounds: int) -> None:
+    """Let all pairs exchange frames at once."""
+    errors: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            exchange(*pairs[number], number, rounds)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(pairs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+
+
+def close_all(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+    """Close all clients and servers."""
+    for client, server in pairs:
+        client.close()
+        server.close()
+
+
+@pytest.mark.usefixtures("plain")
+def test_busy_connections_are_spread_over_the_threads() -> None:
+    """Each has half of the bytes that pass, and the control thread next to none."""
+    frame = b"MSG a 1 1000\r\n" + b"x" * 1000 + b"\r\n"
+    block = frame * 4_000
+    with listening() as listener, ExitStack() as stack:
+        options = ("--threads", "2")
+        proxy = stack.enter_context(ProxyProcess(f"nats://127.0.0.1:{listener.getsockname()[1]}", *options))
+        pairs = [pair(listener, proxy.port, stack) for _ in range(4)]
+        before = processor(proxy.process.pid)
+
+        def drink(client: socket.socket) -> None:
+            left = len(block) * 10
+            while left:
+                left -= len(client.recv(1 << 20))
+
+        threads = [threading.Thread(target=drink, args=(client,)) for client, _ in pairs]
+        threads += [
+            threading.Thread(target=lambda server=server: [server.sendall(block) for _ in range(10)])
+            for _, server in pairs
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        spent = processor(proxy.process.pid)
+        spent.subtract(before)
+        (_, first), (_, second), *others = spent.most_common()
+        assert second > first / 3
+        assert sum(time for _, time in others) < second
+
+
+@pytest.mark.usefixtures("eager")
+def test_frames_and_records_are_those_of_one_thread(tmp_path: Path) -> None:
+    """Connections go to and fro between the threads; each frame is in the capture once, with its ordinal."""
+    with listening() as listener, ExitStack() as stack:
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        proxy = stack.enter_context(ProxyProcess(url, "--record", f"{tmp_path}/c/"))
+        pairs = [pair(listener, proxy.port, stack) for _ in range(8)]
+        exchange_all(pairs, ROUNDS)
+        close_all(pairs)
+        proxy.drain()
+    ordinals: dict[tuple[int, int], list[int]] = {}
+    messages: Counter[tuple[int, bytes]] = Counter()
+    for _, item in open_capture(tmp_path / "c").items():
+        if isinstance(item, Frames) and item.in_first is not None:
+            # In the file they stand in the order in which they came.
+            mine = ordinals.setdefault((item.conn, item.direction), [])
+            mine.extend(range(item.in_first, item.in_first + item.frames))
+            for frame in frames_in(bytes(item.data), item.direction):
+                if frame.op in (Op.PUB, Op.MSG):
+                    messages[item.direction, frame.raw[len(frame.line) : -2]] += 1
+    assert len(ordinals) == 16
+    assert all(found == list(range(len(found))) for found in ordinals.values())
+    expected = {b"%d.%d" % (number, at) for number in range(8) for at in range(ROUNDS)}
+    for direction in (C2S, S2C):
+        assert {body for way, body in messages if way == direction} == expected
+    assert set(messages.values()) == {50}
+
+
+@pytest.mark.usefixtures("eager")
+def test_each_segment_begins_with_preambles(tmp_path: Path) -> None:
+    """A frame that a thread records never stands before the preamble of its connection."""
+    with listening() as listener, ExitStack() as stack:
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        options = ("--record", f"{tmp_path}/c/", "--record-rotate", "20KiB", "--record-flush", "1ms")
+        proxy = stack.enter_context(ProxyProcess(url, *options, "--record-compression", "none"))
+        pairs = [pair(listener, proxy.port, stack) for _ in range(4)]
+        exchange_all(pairs, ROUNDS)
+        close_all(pairs)
+        proxy.drain()
+    segments = sorted((tmp_path / "c").glob("*.ncap"))
+    assert len(segments) > 3
+    for segment in segments:
+        known: set[int] = set()
+        for _, item in open_capture(segment).items():
+            if isinstance(item, Preamble | OpenRecord):
+                known.add(item.conn)
+            elif isinstance(item, Frames):
+                assert item.conn in known
+
+
+@pytest.mark.usefixtures("eager")
+def test_rules_that_are_swapped_begin_between_two_frames(tmp_path: Path) -> None:
+    """Behind the first frame that is dropped none passes, and each is counted."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("rules = []\n")
+    with listening() as listener, ExitStack() as stack:
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        proxy = stack.enter_context(ProxyProcess(url, "--rules", str(rules), "--log-rate", "0"))
+        pairs = [pair(listener, proxy.port, stack) for _ in range(4)]
+        counts = [0] * len(pairs)
+        stop = threading.Event()
+
+        def send(number: int) -> None:
+            client = pairs[number][0]
+            while not stop.is_set():
+                client.sendall(b"".join(b"PUB a 8\r\n%08d\r\n" % (counts[number] + i) for i in range(100)))
+                counts[number] += 100
+            client.sendall(b"PUB end 0\r\n\r\n")
+
+        found: dict[int, bytes] = {}
+        threads = [threading.Thread(target=send, args=(number,)) for number in range(len(pairs))]
+        threads += [
+            threading.Thread(
+                target=lambda number=number: found.update(
+                    {number: until(pairs[number][1], b"PUB end 0\r\n\r\n")}
+                )
+            )
+            for number in range(len(pairs))
+        ]
+        for thread in threads:
+            thread.start()
+        rules.write_text('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nsubject = "a"\n')
+        proxy.process.send_signal(signal.SIGHUP)
+        proxy.wait_for(lambda line: line["event"] == "reloaded")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        close_all(pairs)
+        proxy.drain()
+        fired: Counter[int] = Counter()
+        for line in proxy.lines():
+            if line["event"] == "fired":
+                fired[line["conn"]] += line["count"]
+    for number, received in found.items():
+        passed = received.removesuffix(b"PUB end 0\r\n\r\n")
+        assert len(passed) % 19 == 0
+        assert passed == b"".join(b"PUB a 8\r\n%08d\r\n" % i for i in range(len(passed) // 19))
+        assert len(passed) // 19 + fired[number + 1] == counts[number]
+
+
+@pytest.mark.usefixtures("eager")
+def test_descriptors_that_are_used_again_have_their_own_bytes(tmp_path: Path) -> None:
+    """Connections come and go while a thread serves them; nobody gets another's bytes."""
+    with listening() as listener, ExitStack() as stack:
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        proxy = stack.enter_context(ProxyProcess(url, "--record", f"{tmp_path}/c/"))
+        lasting = [pair(listener, proxy.port, stack) for _ in range(2)]
+        done = threading.Event()
+
+        def go_on() -> None:
+            exchange_all(lasting, 150)
+            done.set()
+
+        background = threading.Thread(target=go_on)
+        background.start()
+        number = 10
+        while not done.is_set():
+            number += 1
+            with ExitStack() as short:
+                mine = pair(listener, proxy.port, short)
+                exchange(*mine, number, 1)
+                begun = b"MSG a 1 1000\r\nnot whole" if number % 2 else b"PUB a 1000\r\nnot whole"
+                mine[number % 2].sendall(begun)
+            assert background.is_alive() or done.is_set()
+        background.join()
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_client_that_does_not_read_stops_its_server_only() -> None:
+    """What waits for it is bounded by the kernel and one read, and comes when it reads again."""
+    frame = b"MSG a 1 50000\r\n" + bytes(50_000) + b"\r\n"
+    with listening() as listener, ExitStack() as stack:
+        proxy = stack.enter_context(ProxyProcess(f"nats://127.0.0.1:{listener.getsockname()[1]}"))
+        deaf, server = pair(listener, proxy.port, stack)
+        pairs = [pair(listener, proxy.port, stack) for _ in range(3)]
+        before = proxy.memory()
+        server.setblocking(False)
+        sent, quiet = 0, 0
+        while quiet < 10:
+            try:
+                sent += server.send(frame[sent % len(frame) :])
+                quiet = 0
+            except BlockingIOError:
+                exchange(*pairs[quiet % 3], quiet, 2)
+                quiet += 1
+        assert proxy.memory() - before < 8 << 20
+        left = sent
+        while left:
+            left -= len(deaf.recv(1 << 20))
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("plain")
+def test_five_thousand_connections() -> None:
+    """All are served by two threads, and all of them end."""
+    with listening() as listener, ExitStack() as stack:
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        proxy = stack.enter_context(ProxyProcess(url, "--threads", "2", "--log-rate", "0"))
+        pairs = [pair(listener, proxy.port, stack) for _ in range(5_000)]
+        for number, (client, server) in enumerate(pairs):
+            exchange(client, server, number, 20 if number % 10 == 0 else 1)
+        close_all(pairs)
+        proxy.wait_for(lambda line: line["event"] == "closed", 5_000)
+        assert proxy.drain() == 0
+
+
+@pytest.mark.usefixtures("eager")
+def test_a_proxy_that_is_killed_leaves_a_capture_to_read(tmp_path: Path) -> None:
+    """Whole blocks, and of each connection the first frames without a gap."""
+    with listening() as listener, ExitStack() as stack:
+        url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        proxy = stack.enter_context(ProxyProcess(url, "--record", f"{tmp_path}/c/", "--record-flush", "1ms"))
+        pairs = [pair(listener, proxy.port, stack) for _ in range(4)]
+        exchange_all(pairs, ROUNDS)
+        os.kill(proxy.process.pid, signal.SIGKILL)
+        proxy.process.wait()
+    ordinals: dict[tuple[int, int], list[int]] = {}
+    for _, item in open_capture(tmp_path / "c").items():
+        if isinstance(item, Frames) and item.in_first is not None:
+            ordinals.setdefault((item.conn, item.direction), []).extend(
+                range(item.in_first, item.in_first + item.frames)
+            )
+    assert all(found == list(range(len(found))) for found in ordinals.values())
