@@ -8,8 +8,8 @@ STAMP := $(VENV)/.installed
 # pytest-xdist, and shares the tests out.
 PYTEST := $(BIN)/python -m pytest -q -n auto
 
-# What goes through a plane; it is tested on the one in Python too (where legs with TLS always are), and with
-# nothing compiled.
+# What goes through a plane; it is tested on the one in Python too (where legs with TLS always are), on threads,
+# and with nothing compiled.
 RELAYED := tests/net tests/rules tests/differential tests/testing tests/replay tests/cli tests/admin
 
 # They pass in any environment, and as any user.
@@ -50,6 +50,8 @@ check-long: $(STAMP)
 	$(PYTEST) -m long
 	NATSPROXY_PLANE=python $(PYTEST) -m "not long" $(RELAYED)
 	NATSPROXY_PLANE=python $(PYTEST) -m long tests/net tests/differential --ignore=tests/net/tls
+	NATSPROXY_PLANE_THREADS=2 $(PYTEST) -m "not long" $(RELAYED) tests/capture
+	NATSPROXY_PLANE_THREADS=2 $(PYTEST) -m long tests/net tests/differential --ignore=tests/net/tls
 	NATSPROXY_PURE=1 $(PYTEST) -m "not long" $(RELAYED)
 	env TERM=dumb $(ANYWHERE)
 	env NO_COLOR=1 $(ANYWHERE)

@@ -15,6 +15,9 @@ import pytest
 
 from natsproxy.capture.format.records import Frames, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.config.settings import OPTIONS
+from natsproxy.errors import ConfigError
+from natsproxy.net import plane
 from natsproxy.wire.ops import C2S, S2C, Op
 from natsproxy.wire.parse import frames as frames_in
 from natsproxy.wire.scanner import COMPILED
@@ -118,6 +121,35 @@ def close_all(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
     for client, server in pairs:
         client.close()
         server.close()
+
+
+@pytest.mark.parametrize(
+    ("quota", "expected"),
+    [("max 100000", 8), ("150000 100000", 2), ("50000 100000", 1), ("9900000 100000", 8), ("", 8)],
+)
+def test_auto_is_a_thread_for_each_core_that_may_be_used(
+    quota: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(quota)
+    monkeypatch.setattr(plane, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert plane.cores() == expected
+
+
+@pytest.mark.parametrize("value", ["0", "65", "-1", "many", "1.5", ""])
+def test_numbers_of_threads_that_are_refused(value: str) -> None:
+    option = next(option for option in OPTIONS if option.key == "threads")
+    with pytest.raises(ValueError, match="must be auto, or a number from 1 to 64"):
+        option.type.read(value)
+
+
+def test_threads_need_the_compiled_plane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused where only the plane in Python is there; `auto` means one then."""
+    monkeypatch.setenv("NATSPROXY_PLANE", "python")
+    with pytest.raises(ConfigError, match="needs the compiled plane"):
+        plane.check_threads(2)
+    for threads in (0, 1):
+        plane.check_threads(threads)
 
 
 @pytest.mark.usefixtures("plain")
