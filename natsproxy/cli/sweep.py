@@ -27,6 +27,7 @@ from natsproxy.sweep.folder import Folder, find_trial
 from natsproxy.sweep.kept_sweep import KeptSweep
 from natsproxy.sweep.programs import Command
 from natsproxy.sweep.sweeping import Sweep, SweepOptions, title
+from natsproxy.sweep.values import Verdict
 from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
 
 _WORDS: Final = "natsproxy.sweep.words"
@@ -160,7 +161,8 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     report.html has all of it, and shows a sweep that is running; junit.xml is for CI.
     The options from --config to --filter-subjects go with --cassette: see natsproxy cassette run.
 
-    Exit code: 0 no finding, 1 findings (those of --accept aside), 2 could not run.
+    Exit code: 0 no finding, 1 findings (those of --accept aside), 2 could not run.  With --only: 0 it did not
+    fail, 1 it failed, if only at times, 2 its place did not come.
 
     \b
     natsproxy sweep --server -- python worker.py
@@ -284,7 +286,11 @@ def _reproduce(given: dict[str, Any], world: World, program: Command, options: S
             return Exit.STOPPED
         (judged,) = one.judged
     verdict = judged.judgement.verdict
-    click.echo(printable(f"{title(trial)}: {verdict.value}, {judged.same} of {judged.runs} runs"))
+    count = f"{judged.same if judged.confirmed else judged.failed} of {judged.runs} runs"
+    said = f"{verdict.value}, {count}" if judged.confirmed else f"{verdict.value}, it failed in {count}"
+    click.echo(printable(f"{title(trial)}: {said}"))
     for reason in judged.judgement.reasons:
         click.echo(printable(f"  {reason}"))
-    return Exit.FOUND_WRONG if verdict.found else Exit.OK
+    if judged.failed:  # a finding that comes and goes is not mended
+        return Exit.FOUND_WRONG
+    return Exit.COULD_NOT_RUN if verdict is Verdict.NOT_REACHED else Exit.OK

@@ -57,7 +57,8 @@ class Judged:
     """A trial that was tried.
 
     run: its first run.  runs: the number of all its runs, same: of those with the verdict.  confirmed: it was
-    repeated, and did the same each time.  cause: of a finding.
+    repeated, and did the same each time.  cause: of a finding.  failed: the number of runs that failed, once
+    it was repeated.
     """
 
     trial: Trial
@@ -67,6 +68,7 @@ class Judged:
     same: int = 1
     confirmed: bool = False
     cause: Cause | None = None
+    failed: int = 0
 
 
 def cause_of(trial: Trial, judgement: Judgement, run: Run) -> Cause:

@@ -340,6 +340,7 @@ class Sweep:
         self.repeated.remove(one)
         one.runs += len(verdicts)
         one.same += verdicts.count(one.judgement.verdict)
+        one.failed = sum(verdict.found for verdict in (one.judgement.verdict, *verdicts))
         one.confirmed = one.same == one.runs
         if not one.confirmed:
             seen = ", ".join(f"{verdict.value} {n}" for verdict, n in Counter(verdicts).most_common())

@@ -28,6 +28,18 @@ link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
 assert lines.readline().startswith(b"MSG"), "the connection has ended"
 """
 GIVES_UP = "link.settimeout(0.3)" + WAITS
+HANGS_ONCE = """
+link.settimeout(0.3)
+link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+try:
+    lines.readline()
+except TimeoutError:
+    try:
+        os.open("hung", os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        sys.exit(0)
+    time.sleep(60)
+"""
 QUICK = ("--faults", "drop", "--subject", "job", "--baseline", "2", "--confirm", "2", "--patience", "1500ms")
 Swept = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -87,6 +99,25 @@ def test_a_finding_is_reported_reproduced_and_accepted(swept: Swept, tmp_path: P
     assert known.returncode == 0
     assert known.stdout.count("(2 of 2, accepted)") == 2
     assert "accepted, and not found: hung-no-more" in known.stderr
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("then", "code", "said"),
+    [
+        (GIVES_UP + "sys.exit(0)", 0, "failed loudly, 2 of 2 runs"),
+        ("ask(b'SUB job 1\\r\\n')", 2, "not reached, 2 of 2 runs\n  the fault's place did not come\n"),
+        (HANGS_ONCE, 1, "flaky, it failed in 1 of 2 runs\n  deaf at first, then passed 1\n"),
+    ],
+    ids=["mended", "without-its-place", "hangs-at-times"],
+)
+def test_a_finding_that_is_run_again_says_if_it_is_mended(
+    swept: Swept, then: str, code: int, said: str
+) -> None:
+    assert swept(WAITS, *QUICK).returncode == 1
+    again = swept(then, *QUICK, "--only", "01")
+    assert again.returncode == code, again.stderr
+    assert said in again.stdout
 
 
 def test_the_command_that_is_printed_is_the_one_that_was_typed() -> None:
