@@ -51,7 +51,7 @@ def list_words(word: str | None, short: bool, as_json: bool) -> None:
     elif word is None:
         listed = SECTIONS
     else:
-        listed = {"": [_named(word)]}
+        listed = {"": _named(word)}
     if as_json:
         for facts in (facts for found in listed.values() for facts in found):
             click.echo(json.dumps(facts))
@@ -70,7 +70,7 @@ def show_section(name: str) -> None:
     _table(_TITLES[name], SECTIONS[name])
 
 
-def _named(word: str) -> Facts:
+def _named(word: str) -> list[Facts]:
     if word in WORDS:
         return WORDS[word]
     near = difflib.get_close_matches(word.lower(), (*WORDS, *SECTIONS), 1)

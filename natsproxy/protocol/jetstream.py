@@ -184,6 +184,14 @@ def parse_ack(subject: bytes) -> AckSubject | None:
     return ack._replace(domain=b"" if tokens[2] == b"_" else tokens[2], account=tokens[3])
 
 
+def keeps_delivery(subject: bytes) -> bool:
+    """Tell whether JetStream waits for a publish on this subject: an ack, or a flow-control answer."""
+    if not subject.startswith(b"$JS."):
+        return False
+    flow = subject.startswith(b"$JS.FC.") and flow_names_at(subject.count(b".") + 1) is not None
+    return flow or parse_ack(subject) is not None
+
+
 def ack_names_at(count: int) -> int | None:
     """Return the index of the stream's token in an ack subject of `count` tokens; the consumer is next."""
     return 2 if count == 9 else 4 if count >= 11 else None

@@ -268,6 +268,32 @@ text = "Maximum Payload Violation"
 """,
     ),
     Recipe(
+        "request-limit",
+        "A client name may ask for five bills a second, and ten at once.",
+        "Requests above that get status 429 at once; a client that connects again has no new allowance.",
+        """
+[[rules]]
+name = "five bills a second"
+kind = "limit"
+subject = "billing.>"
+messages = "5/s"
+burst = 10
+per = "client"
+action = "reply"
+""",
+    ),
+    Recipe(
+        "publish-rate",
+        "A connection publishes twenty messages a second at most.",
+        "What is above that arrives later, in its order; acks and other clients do not wait.",
+        """
+[[rules]]
+name = "twenty a second"
+kind = "limit"
+messages = "20/s"
+""",
+    ),
+    Recipe(
         "no-claimed-identity",
         "Clients cannot claim to be somebody else in Nats-Request-Info.",
         "Messages lose that header, with which servers say who asks a service; all others are kept.",

@@ -132,8 +132,9 @@ class Decision(NamedTuple):
     ok: a verbose sender still gets the `+OK` that the frame would have earned (dropped frames).
     upstream_subject: for a SUB that is rewritten: its subject for the server.
     before, after: whole frames to send ahead of it and behind it.
-    until: hold it to that time (ns).  overtake: frames behind it need not wait.  defer: send it after that
-    many following frames of its direction, at `until` at the latest.
+    until: hold it to that time (ns).  paces: hold it until its turn comes (see `Pace`), behind all that
+    waits; PONGs and acks behind it need not wait.  overtake: frames behind it need not wait.  defer: send it
+    after that many following frames of its direction, at `until` at the latest.
     close: end the connection (after answering); `out` is the frame without that, of which `close.at` says how
     much goes on.  cause: the rule that acted last, for records.  firings: in order; the session fills in
     their ordinal.  conditions_changed: a link rule came into force with this frame: ask for `conditions`
@@ -153,6 +154,7 @@ class Decision(NamedTuple):
     cause: str = ""
     firings: tuple[Firing, ...] = ()
     conditions_changed: bool = False
+    paces: tuple[Callable[[int], int], ...] = ()
 
 
 class BatchResult(NamedTuple):

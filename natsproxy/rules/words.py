@@ -106,9 +106,19 @@ def _own_settings() -> dict[str, Facts]:
     }
 
 
-WORDS: Final[dict[str, Facts]] = {
-    **_own_settings(),
-    **{facts["name"]: facts for section in reversed(SECTIONS.values()) for facts in section},
-}
-"""All words by name; a kind comes before a key of the same name."""
+def _words() -> dict[str, list[Facts]]:
+    keys = {
+        facts["name"]: [facts]
+        for name, section in reversed(SECTIONS.items())
+        for facts in section
+        if name != "kinds"
+    }
+    found = {name: [facts] for name, facts in _own_settings().items()} | keys
+    for facts in SECTIONS["kinds"]:
+        found[facts["name"]] = [*keys.get(facts["name"], ()), facts]
+    return found
+
+
+WORDS: Final = _words()
+"""All words by name; a name may be that of a key and of a kind."""
 WORDS["suspend"] = WORDS["swallow"]  # what operators call it

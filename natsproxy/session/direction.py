@@ -512,10 +512,21 @@ class DirectionPipe:
             else:
                 self.sender.send(raw, 1, ops, origin, now)
 
+    def pass_ahead(self, frame: Frame, ordinal: int, now: int) -> None:
+        """Send a whole frame unchanged, ahead of those that wait."""
+        self.flush(now)
+        self.sender.surplus[frame.op] -= 1
+        self.outbox.put(Outgoing([frame.raw], 1, 1 << frame.op, Origin(ordinal, now), now, overtake=True))
+
+    def inject_ahead(self, raw: bytes, op: Op, now: int, cause: str) -> None:
+        """Inject a frame ahead of those that wait."""
+        self.flush(now)
+        self.outbox.put(Outgoing([raw], 1, op.bit, Origin(cause=cause), now, overtake=True))
+
     def _waits(self, decision: Decision, op: Op) -> bool:
         """Return whether a frame waits: for the time that the rules say, or behind others."""
         deferred = decision.defer > 0 and op not in _IN_PLACE
-        return decision.until is not None or deferred or self.outbox.active
+        return decision.until is not None or deferred or bool(decision.paces) or self.outbox.active
 
     @staticmethod
     def _origin(as_it_came: bool, ordinal: int, now: int, decision: Decision, secret: bool) -> Origin:
@@ -527,6 +538,7 @@ class DirectionPipe:
     ) -> None:
         """Queue a whole frame as the rules say."""
         held = Outgoing([raw], 1, ops, origin, now if decision.until is None else decision.until)
+        held.paces = decision.paces
         if op not in _IN_PLACE:
             held.overtake, held.defer = decision.overtake, decision.defer
         self.outbox.put(held)
@@ -544,6 +556,7 @@ class DirectionPipe:
             due = now if decision.until is None else decision.until
             origin = self._origin(as_it_came, ordinal, now, decision, secret)
             opened.held = Outgoing([head], 1, 1 << op_of(head, frame.op), origin, due, open=True)
+            opened.held.paces = decision.paces
             self.sender.surplus[frame.op] -= 1
             self.outbox.put(opened.held)
         else:

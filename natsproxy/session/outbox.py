@@ -1,9 +1,11 @@
 """Held bytes of one direction: delays, reordering, and slow links.
 
 Each direction keeps its order: an item is sent when it is due and all items before it were sent, unless it
-may be overtaken.  Items are whole frames, or the growing head of one large frame (`open`), which delays
-everything after it.  The outbox is in use only while items wait, the link has conditions, or the peer takes
-no bytes; its bytes are counted, and above a limit their sender is no longer read.
+may be overtaken.  A paced item gets its time when it has become the first: of the connections that wait for
+one limit each has one place in the queue for it, however much it holds.  Items are whole frames, or the
+growing head of one large frame (`open`), which delays everything after it.  The outbox is in use only while
+items wait, the link has conditions, or the peer takes no bytes; its bytes are counted, and above a limit
+their sender is no longer read.
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ class Outgoing:
     """Bytes that wait to be sent.
 
     due: the earliest time (ns).  overtake: later items need not wait for it.  defer: the number of frames
-    that go ahead.  open: more data is to come.  finish: half-close here.  gone: it was sent, and is still in
-    a heap.  size: the bytes that are counted for it.
+    that go ahead.  paces: see `Decision`; paced: it had some.  open: more data is to come.  finish:
+    half-close here.  gone: it was sent, and is still in a heap.  size: the bytes that are counted for it.
     """
 
     parts: list[bytes]
@@ -60,6 +62,8 @@ class Outgoing:
     due: int
     overtake: bool = False
     defer: int = 0
+    paces: tuple[Callable[[int], int], ...] = ()
+    paced: bool = False
     open: bool = False
     finish: bool = False
     gone: bool = False
@@ -70,13 +74,13 @@ class Outbox:
     """The queue of one direction.
 
     blocked: the peer takes no bytes for now, and nothing is released.  bytes: those that wait, with
-    `OVERHEAD`.  frames: those that wait.
+    `OVERHEAD`.  frames: those that wait.  paced: the paced items that wait.
     """
 
     def __init__(self) -> None:
         self.conditions = PLAIN
         self.blocked = False
-        self.bytes = self.frames = 0
+        self.bytes = self.frames = self.paced = 0
         self._queue: deque[Outgoing] = _NO_ITEMS
         self._aside = 0  # items that may be overtaken: they are sent when due, whatever the queue holds
         self._number = 0  # the sequence number of the next of them
@@ -110,6 +114,8 @@ class Outbox:
             if self._queue is _NO_ITEMS:
                 self._queue = deque()
             self._queue.append(item)
+            item.paced = bool(item.paces)
+            self.paced += item.paced
             return
         self._aside += 1
         if self._by_time is _NO_HEAP:
@@ -134,8 +140,9 @@ class Outbox:
         if self._stopped:
             return
         yield from self._overtaking(now, stop)
-        while self._queue and self._queue[0].due <= now and not self._queue[0].open and not stop():
+        while self._queue and self._is_due(self._queue[0], now) and not stop():
             item = self._queue.popleft()
+            self.paced -= item.paced
             self.bytes -= item.size
             self.frames -= item.frames
             yield item
@@ -143,6 +150,16 @@ class Outbox:
             if self._by_count and self._by_count[0][0] <= self._went:
                 self._end_deferral()
                 yield from self._overtaking(now, stop)
+
+    @staticmethod
+    def _is_due(item: Outgoing, now: int) -> bool:
+        """Tell whether the first item may go."""
+        if item.open or item.due > now:
+            return False
+        if item.paces:
+            paces, item.paces = item.paces, ()
+            item.due = max(pace(now) for pace in paces)
+        return item.due <= now
 
     def _end_deferral(self) -> None:
         """Make deferred items due that have waited for their count of frames."""
@@ -227,14 +244,14 @@ class Outbox:
         self._queue.clear()
         self._by_time.clear()
         self._by_count.clear()
-        self._aside = self.frames = 0
+        self._aside = self.frames = self.paced = 0
         self.bytes = sum(len(piece) + OVERHEAD for piece in self._carry)
         return items
 
     def make_due(self, now: int) -> None:
         """Let the items that wait here wait no longer; their order stays."""
         for item in self._queue:
-            item.due = min(item.due, now)
+            item.due, item.paces = min(item.due, now), ()
         self._by_time[:] = [(min(due, now), number, item) for due, number, item in self._by_time]
         heapify(self._by_time)
 

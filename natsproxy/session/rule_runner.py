@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing
 from natsproxy.protocol.errors import err_frame
+from natsproxy.protocol.jetstream import keeps_delivery
 from natsproxy.rules.interface import (
     BatchFunction,
     Chain,
@@ -299,10 +300,28 @@ class RuleRunner:
             self._connection.actions.append(Emit(numbered))
 
     def _pass(self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
-        if decision.out is None and decision.until is None and not decision.defer:
-            pipe.pass_(frame, ordinal, now)
+        if decision.out is None and decision.until is None and not (decision.defer or decision.paces):
+            self.pass_untouched(pipe, frame, ordinal, now)
+            return
+        if not decision.paces and self._goes_ahead(pipe, frame):
+            decision = decision._replace(overtake=True)
+        pipe.replace(frame, ordinal, decision, now)
+        if decision.paces:
+            self._subscriptions.watch_ops()
+
+    def pass_untouched(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        """Forward a frame as it came; one that must not wait for a limit goes ahead of those that do."""
+        if self._goes_ahead(pipe, frame):
+            pipe.pass_ahead(frame, ordinal, now)
         else:
-            pipe.replace(frame, ordinal, decision, now)
+            pipe.pass_(frame, ordinal, now)
+
+    @staticmethod
+    def _goes_ahead(pipe: DirectionPipe, frame: Frame) -> bool:
+        """Tell whether a frame does not wait behind those that are above a limit."""
+        if not pipe.outbox.paced or frame.missing:
+            return False
+        return frame.op == Op.PONG or (frame.op in MESSAGE_OPS and keeps_delivery(frame.subject))
 
     def keep_in_step(
         self, pipe: DirectionPipe, frame: Frame, passes: bool, upstream: bytes | None, now: int

@@ -288,7 +288,12 @@ class Session:
                     pipe.pass_(segment, first, now)
             elif isinstance(segment, Frame):
                 decide_batch = self.runner.batch_function(pipe)
-                if decide_batch is None or segment.op not in MESSAGE_OPS or segment.missing:
+                if (
+                    decide_batch is None
+                    or segment.op not in MESSAGE_OPS
+                    or segment.missing
+                    or pipe.outbox.paced
+                ):
                     self._handle_frame(pipe, segment, first, now, limit)
                     if segment.op in SUBSCRIPTION_OPS:
                         self._subscription_lines(pipe, now, stop - scanner.ordinal)
@@ -363,7 +368,7 @@ class Session:
             self.runner.carry_out(pipe, frame, ordinal, decision, now)
         else:
             self.runner.keep_in_step(pipe, frame, True, None, now)
-            pipe.pass_(frame, ordinal, now)
+            self.runner.pass_untouched(pipe, frame, ordinal, now)
         if frame.op == Op.PONG and pipe.direction == S2C:
             self._login.client_has_pong(pipe, now)
 
@@ -407,7 +412,7 @@ class Session:
         self, pipe: DirectionPipe, frames: list[Frame], at: int, first: int, now: int
     ) -> list[BatchResult]:
         decide_batch = self.runner.batch_function(pipe)
-        if decide_batch is None:
+        if decide_batch is None or pipe.outbox.paced:
             return []
         try:
             return decide_batch(frames, at, first + at, now)
@@ -488,6 +493,15 @@ class Session:
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         self._fences.pass_(fence, now)
+        return False
+
+    def _on_server_ping(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Answer a PING in the place of a client that is not read because a limit holds its frames back."""
+        c2s = self.pipes[C2S]
+        if not (c2s.outbox.paced and c2s.full):
+            return True
+        pipe.drop(frame, ordinal, now, "proxy")
+        c2s.inject_ahead(encode.PONG, Op.PONG, now, "proxy")
         return False
 
     def _on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
@@ -647,9 +661,12 @@ class Session:
         if close is not None:
             runner.close(self.pipes[S2C], close, now)
         # Held frames leave in the order of their times on both legs, as far as one call can do that.
+        paced = self.pipes[C2S].outbox.paced
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
             pipe.sender.release(now, limit)
             pipe.charge()
+        if paced and not self.pipes[C2S].outbox.paced:
+            self._subscriptions.watch_ops()
         self._fences.pass_overdue(now)
         for pipe in self.pipes:
             if pipe.boundary_by is not None and pipe.boundary_by <= now:
@@ -729,6 +746,7 @@ HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Fra
     (C2S, Op.UNSUB): Session._on_unsub,
     (C2S, Op.PONG): Session._on_client_pong,
     (S2C, Op.INFO): Session._on_info,
+    (S2C, Op.PING): Session._on_server_ping,
     (S2C, Op.PONG): Session._on_pong,
     (S2C, Op.OK): Session._on_ok,
     (S2C, Op.ERR): Session._on_err,

@@ -48,6 +48,8 @@ STATE_OPS: Final = (
     op_mask(Op.INFO, Op.PONG, Op.ERR),
 )
 """The ops that the session itself looks at, by direction."""
+_PACED: Final = (op_mask(Op.PUB, Op.HPUB, Op.PONG), op_mask(Op.PING))
+"""The ops, by direction, that the session looks at while a limit holds frames of the client back."""
 _NEVER_SWALLOWED: Final = op_mask(Op.PING, Op.PONG, Op.OK)
 """Further ops that a link that loses messages keeps: without them a peer gives up the connection."""
 MOST_UNCERTAIN: Final = 4096
@@ -229,9 +231,11 @@ class Subscriptions:
 
     def watch_ops(self) -> None:
         """Make the scanners stop at the ops that the session needs now."""
+        paced = self._c2s.outbox.paced > 0
         for pipe, ops in zip((self._c2s, self._s2c), STATE_OPS, strict=True):
             extra = Op.OK.bit if pipe is self._s2c and self._our_oks else 0
-            pipe.scanner.watch_ops = ops | pipe.watched | (_NEVER_SWALLOWED if pipe.swallowing else extra)
+            extra |= _PACED[pipe.direction] if paced else 0
+            pipe.scanner.watch_ops = ops | pipe.watched | extra | (_NEVER_SWALLOWED if pipe.swallowing else 0)
 
     def _watch(self, sid: bytes, need: Need) -> None:
         """Have the scanner return every MSG and HMSG on `sid` until the subscription ends."""

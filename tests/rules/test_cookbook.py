@@ -10,6 +10,7 @@ from typing import Any
 import nats
 import pytest
 import trio
+from nats.aio.msg import Msg
 from nats.js.api import ConsumerConfig
 from nats.js.errors import ServiceUnavailableError
 from trio.testing import MockClock
@@ -357,6 +358,44 @@ async def payload_limit(url: str, server: NatsServer) -> None:
 
 
 @recipe
+async def request_limit(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+
+    async def bill(message: Msg) -> None:
+        await message.respond(b"bill")
+
+    await direct.subscribe("billing.>", cb=bill)
+    await settle(direct)
+    found, before = [], time.monotonic()
+    for _ in range(2):
+        nc = await nats.connect(url, name="shop")
+        for _ in range(40):
+            answer = await nc.request("billing.a", b"", timeout=5)
+            found.append((answer.headers or {}).get("Status") or answer.data)
+        await nc.close()
+    assert found[:10] == [b"bill"] * 10
+    assert found.count(b"bill") <= 10 + 5 * (time.monotonic() - before)
+    assert found.count(b"bill") + found.count("429") == 80
+    await direct.close()
+
+
+@recipe
+async def publish_rate(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+    sub = await direct.subscribe("orders.>")
+    await settle(direct)
+    nc = await nats.connect(url)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    for number in range(30):
+        await nc.publish("orders.a", b"%d" % number)
+    assert [(await sub.next_msg(5)).data for _ in range(30)] == [b"%d" % number for number in range(30)]
+    assert loop.time() - before >= 0.45
+    await nc.close()
+    await direct.close()
+
+
+@recipe
 async def no_claimed_identity(url: str, server: NatsServer) -> None:
     direct = await nats.connect(server.url)
     sub = await direct.subscribe("who")
@@ -388,5 +427,5 @@ def test_a_recipe_is_a_rules_file() -> None:
         assert load(one.text, KINDS), name
         assert one.text.startswith(f"# {one.title}\n# {one.sees}\n\n[[rules]]\n")
         assert all(len(line) <= 110 for line in one.text.splitlines())
-    assert len(COOKBOOK) == 20
+    assert len(COOKBOOK) == 22
     assert PROGRAMS.keys() ^ IN_TIME.keys() == COOKBOOK.keys()

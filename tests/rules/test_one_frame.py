@@ -24,8 +24,8 @@ from tests.session.playbook import Playbook
 
 BODIES = (b"one", b"two", b"six", b"end")
 THIRD = 2
-NO_FRAME = {"permissions", "rewrite", "refuse", "announce", "info"}
-"""Kinds that are about connections, subjects or INFO."""
+NO_FRAME = {"permissions", "rewrite", "refuse", "announce", "info", "limit"}
+"""Kinds that are about connections, subjects, rates or INFO."""
 Frames = Sequence[bytes]
 Sent = Callable[[Frames], bytes]
 

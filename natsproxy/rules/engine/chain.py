@@ -1,14 +1,15 @@
 """The chain: the loaded rules of a proxy, shared by all its connections.
 
 Theory
-1. A c2s frame passes faults, permissions, rewriting; an s2c frame is rewritten back first, then passes
-   permissions, then faults.  Inside a stage the order is that of the file.
+1. A c2s frame passes faults, permissions, limits, rewriting; an s2c frame is rewritten back first, then
+   passes permissions, then faults.  Inside a stage the order is that of the file.
 2. Every selector looks at the frame as received (s2c: after rewriting back) and every gate counts that,
    whatever other rules did.  Only then do actions run, in order.
 3. Verdicts compose: replacements chain (each sees the one before), delays add up, copies multiply, injected
    frames add up.  The first drop, denial, answer or close ends it; later rules still count.
 4. A chain is immutable.  A new one takes over the rules of the old one that have the same name and content,
-   and with them their counts; their states move over when a connection is bound again.
+   and with them their counts; their states move over when a connection is bound again.  A rule of the same
+   name and other content may go on with the counts of the one that it replaces (`Action.succeed`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class RuleChain:
         self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
         self.seed = seed
         self._begun = False
+        self._replaced = {} if previous is None else {rule.name: rule.action for rule in previous.rules}
         self.guards = any(rule.action.guards for rule in self.rules)
         peers = [rule.selector.peer for rule in self.rules]
         self._general = [place for place, peer in enumerate(peers) if peer == ANYBODY]
@@ -69,6 +71,9 @@ class RuleChain:
         for rule in self.rules:
             if rule.shared.since < 0:
                 rule.shared.since = now
+                if (former := self._replaced.get(rule.name)) is not None:
+                    rule.action.succeed(former)
+        self._replaced = {}
 
     def bind(
         self, view: View, previous: ConnectionRules | None, now: int, check: SubscriptionCheck | None = None

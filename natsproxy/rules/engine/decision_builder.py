@@ -49,6 +49,7 @@ class DecisionBuilder:
         "ok",
         "over",
         "overtake",
+        "paces",
         "rewritten",
         "upstream_subject",
     )
@@ -65,6 +66,7 @@ class DecisionBuilder:
         self.ok = self.over = self.overtake = self.conditions_changed = False
         self.delay = self.last_delay = self.defer = 0
         self.latest: int | None = None
+        self.paces: tuple[Callable[[int], int], ...] = ()
         self.close: verdicts.Close | None = None
         self.firings: list[Firing] = []
         self.rewritten: tuple[bytes, ...] | None = None
@@ -116,6 +118,7 @@ class DecisionBuilder:
             cause=self.cause,
             firings=tuple(self.firings),
             conditions_changed=self.conditions_changed,
+            paces=() if self.over else self.paces,
         )
 
     def _out(self) -> tuple[bytes, ...] | None:
@@ -153,6 +156,10 @@ def _hold(builder: DecisionBuilder, verdict: Any) -> None:
     builder.overtake = builder.overtake or verdict.overtake
 
 
+def _pace(builder: DecisionBuilder, verdict: Any) -> None:
+    builder.paces += (verdict.reserve,)
+
+
 def _inject(builder: DecisionBuilder, verdict: Any) -> None:
     builder.before += verdict.before
     builder.after += verdict.after
@@ -181,6 +188,7 @@ _APPLY: Final[dict[type, Callable[[DecisionBuilder, Any], None]]] = {
     verdicts.Drop: _drop,
     verdicts.Answer: _answer,
     verdicts.Hold: _hold,
+    verdicts.Pace: _pace,
     verdicts.Inject: _inject,
     verdicts.Duplicate: _duplicate,
     verdicts.Reorder: _reorder,

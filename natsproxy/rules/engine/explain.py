@@ -4,7 +4,8 @@ Theory
 1. The engine that serves traffic decides on one concrete frame of one concrete connection (`trial.py`).
 2. What a question does not name has a plain value: a client without a name, a message without headers and
    payload.  Where a rule looks at such a property, the answer names it among its assumptions.
-3. Gates depend on frames that came before, so they are taken to be open; the answer has them in words.
+3. Gates and limits depend on frames that came before, so they are taken to be open and reached; the answer
+   has them in words.
 """
 
 from __future__ import annotations
@@ -195,7 +196,10 @@ def explain(
     chain: RuleChain, view: TrialView, asked: Question, unknown: Iterable[str] = ()
 ) -> FrameExplanation:
     """Explain what the rules do to a frame.  unknown: the properties of the client that nobody named."""
-    opened = RuleChain(replace(rule, gate=OPEN, shared=Count(since=-1)) for rule in chain.rules)
+    opened = RuleChain(
+        replace(rule, gate=OPEN, action=rule.action.exhausted(), shared=Count(since=-1))
+        for rule in chain.rules
+    )
     run = _run(opened, view, asked)
     present = {rule.name for rule in run.present}
     found = [
@@ -213,7 +217,7 @@ def explain(
         else:
             result = "" if firing is None else _result(rule, firing, run.decision)
         if result:
-            found.append(Explanation(rule, True, rule.gate.describe(), result))
+            found.append(Explanation(rule, True, rule.action.condition() or rule.gate.describe(), result))
         else:
             found.append(Explanation(rule, False, "", _why_not(rule, run, asked)))
     acting = [step.rule for step in found if step.acts]
@@ -260,6 +264,8 @@ def _result(rule: Rule, firing: Firing, decision: Decision | None) -> str:
     answer = b"" if decision is None else decision.answer
     if answer and (firing.action == "deny" or rule.action.stage == Stage.PERMISSION):
         return answer.decode("utf-8", "replace").strip()
+    if rule.action.stage == Stage.LIMIT:
+        return rule.action.describe()
     if rule.action.stage == Stage.PERMISSION:
         return "filtered: it is not delivered"
     return firing.detail or rule.action.describe()

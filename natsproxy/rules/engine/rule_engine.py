@@ -325,8 +325,11 @@ class RuleEngine:
             return self._too_large(state, context, builder)
         if not self._selects(state, context):
             return builder
+        # A limit counts what would pass.
+        if action.stage == Stage.LIMIT and builder is not None and builder.over:
+            return builder
         # The gate of a permission rule counts the frames that it would deny, so its action runs first.
-        action_first = action.stage == Stage.PERMISSION
+        action_first = action.stage in (Stage.PERMISSION, Stage.LIMIT)
         verdict: Verdict | None = None
         if action_first:
             uncounted = Draws(state.random(direction), 0)
@@ -376,7 +379,7 @@ class RuleEngine:
     ) -> DecisionBuilder:
         builder = builder or context.builder()
         if state.action.shadow:
-            detail = verdict.cause if isinstance(verdict, Close) else ""
+            detail = verdict.cause if isinstance(verdict, Close) else state.action.detail()
             builder.firings.append(self._shadow(state, context, hit, detail))
             return builder
         if isinstance(verdict, Deny):
@@ -388,7 +391,9 @@ class RuleEngine:
         delay = builder.last_delay
         subject = subject_text(context.frame.subject)
         op = context.frame.op.label
-        builder.add_firing(state.firing(context.direction, context.now, hit.m, subject, delay, op=op))
+        detail = state.action.detail()
+        firing = state.firing(context.direction, context.now, hit.m, subject, delay, detail=detail, op=op)
+        builder.add_firing(firing)
         return builder
 
     def _shadow(self, state: RuleState, context: _Context, hit: Hit, detail: str) -> Firing:
@@ -396,7 +401,7 @@ class RuleEngine:
         frame = context.frame
         subject, op = subject_text(frame.subject), frame.op.label
         return state.firing(
-            context.direction, context.now, hit.m, subject, label=WOULD_DENY, detail=detail, op=op
+            context.direction, context.now, hit.m, subject, label=state.action.shadow, detail=detail, op=op
         )
 
     def _denial(self, frame: Frame, text: str) -> bytes:

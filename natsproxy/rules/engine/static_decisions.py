@@ -322,7 +322,7 @@ class StaticDecisions:
             static = state.action.static_decision(frame.op, subject, frame.sid, self._view)
             if static is None or state.dynamic or state.rule.selector.side == "server":
                 return None
-            if static.verdict is None and state.action.stage == Stage.PERMISSION:
+            if static.verdict is None and state.action.stage in (Stage.PERMISSION, Stage.LIMIT):
                 # It counts only the frames that it denies.
                 if static.admits is not None and admits is not None:
                     return None

@@ -24,6 +24,7 @@ from natsproxy.rules.kinds import (
     headers,
     info,
     latency,
+    limit,
     pause,
     permissions,
     refuse,
@@ -41,6 +42,7 @@ from natsproxy.rules.model.rule import Kind
 _LISTED: Final = (
     permissions.KIND,
     deny.KIND,
+    limit.KIND,
     rewrite.KIND,
     latency.KIND,
     drop.KIND,

@@ -26,6 +26,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
+from natsproxy.events import WOULD_DENY
 from natsproxy.protocol.errors import publish_denied, subscribe_denied
 from natsproxy.protocol.headers import trace_subject
 from natsproxy.protocol.permissions import Permissions, ResponsePermissions, parse_permissions
@@ -51,7 +52,7 @@ class PermissionMap(Action):
 
     def __init__(self, permissions: Permissions, *, shadow: bool = False) -> None:
         self.permissions = permissions
-        self.shadow, self.guards = shadow, not shadow
+        self.shadow, self.guards = WOULD_DENY if shadow else "", not shadow
         self.filtered = permissions.delivery_patterns
         self.alters_delivery = bool(self.filtered) and not shadow
         self.traced = permissions.limits_publishing
@@ -61,7 +62,7 @@ class PermissionMap(Action):
 
     def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
         """Return the map with the open replies and the filter of one connection."""
-        active = PermissionMap(self.permissions, shadow=self.shadow)
+        active = PermissionMap(self.permissions, shadow=bool(self.shadow))
         active.responses = ResponsePermissions(self.permissions)
         active._unbound, active._deliveries = self, deliveries
         return active

@@ -42,7 +42,8 @@ class Stage(IntEnum):
 
     FAULT = 0
     PERMISSION = 1
-    REWRITE = 2
+    LIMIT = 2
+    REWRITE = 3
 
 
 class Hit(NamedTuple):
@@ -91,8 +92,8 @@ class Action:
     need: Need = Need.LINE
     guards: bool = False
     """It denies subjects or separates tenants: bytes that cannot be framed must not pass."""
-    shadow: bool = False
-    """Its verdicts are reported and not carried out."""
+    shadow: str = ""
+    """The action of its firings where its verdicts are only reported, and not carried out."""
     alters_delivery: bool = False
     """It may drop or add deliveries."""
     answers: bool = False
@@ -125,6 +126,21 @@ class Action:
     def admits_sub(self, subject: bytes, queue: bytes) -> bool:
         """Tell whether a permission rule allows a subscription; live ones that it refuses are ended."""
         return True
+
+    def succeed(self, former: Action) -> None:
+        """Take over the counts of the action of a rule of the same name, which this one replaces."""
+
+    def exhausted(self) -> Action:
+        """Return the action in the state in which it acts, where that depends on earlier frames."""
+        return self
+
+    def condition(self) -> str:
+        """Return in words when it acts, beside its rule's gate; empty for always."""
+        return ""
+
+    def detail(self) -> str:
+        """Return the detail of a firing for its last verdict."""
+        return ""
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...] | None:
         """Return the clauses for the scanners, None for those of the selector."""

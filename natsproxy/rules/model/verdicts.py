@@ -7,6 +7,7 @@ Times are absolute nanoseconds of the proxy's one clock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -43,6 +44,16 @@ class Hold:
 
     delay: int
     overtake: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Send the frame when its turn comes; frames behind it wait too, but PONGs and acks (c2s only).
+
+    reserve: called with the time (ns) once nothing is ahead of the frame; returns the time of its turn.
+    """
+
+    reserve: Callable[[int], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +121,4 @@ class Close:
     at: Cut = Cut.BEFORE
 
 
-Verdict = Replace | Drop | Deny | Answer | Hold | Inject | Duplicate | Reorder | Close | StartCondition
+Verdict = Replace | Drop | Deny | Answer | Hold | Pace | Inject | Duplicate | Reorder | Close | StartCondition
