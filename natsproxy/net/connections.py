@@ -39,6 +39,7 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
+from natsproxy.protocol.template import name_template
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
 from natsproxy.session.actions import Emit, End, Send
@@ -105,6 +106,7 @@ class Connections:
         self._budget = Budget(settings.buffers)
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
         self._names: Counter[str] = Counter()
+        self._alike: Counter[str] = Counter()
         self._closed = trio.Event()
         self._deadlines = Deadlines(relays)
         self._chain_swap = ChainSwap(relays)
@@ -326,12 +328,12 @@ class Connections:
             return "there are no users"
         return await self._users.refusal(user, password, split_host_port(peer)[0])
 
-    def _key_of(self, name: str, ordinal: int) -> str:
-        """Return the connection key of a client: its name and the number of clients of that name so far."""
-        if not name or (len(self._names) >= _MOST_NAMES and name not in self._names):
-            return f"#{ordinal}"
-        self._names[name] += 1
-        return f"{name}/{self._names[name]}"
+    def _key_of(self, name: str, ordinal: int) -> tuple[str, str]:
+        """Return the connection key of a client: its name and the number of clients of that name so far.
+
+        The second one is that of the name's template.
+        """
+        return _counted(self._names, name, ordinal), _counted(self._alike, name_template(name), ordinal)
 
     def _close(self, session: Session, end: End, accepted: Accepted) -> None:
         now, conn = now_ns(), accepted.conn
@@ -364,6 +366,13 @@ class Connections:
         self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
         session.dispose()
         self._closed.set()
+
+
+def _counted(names: Counter[str], name: str, ordinal: int) -> str:
+    if not name or (len(names) >= _MOST_NAMES and name not in names):
+        return f"#{ordinal}"
+    names[name] += 1
+    return f"{name}/{names[name]}"
 
 
 async def _run_layered(relay: Relay, layers: Layers) -> End:

@@ -43,6 +43,34 @@ _VARIABLE: Final = re.compile(
 )
 
 
+_PARTS: Final = re.compile(r"[^0-9A-Za-z\x80-\U0010ffff]+")
+_UUIDS: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def name_template(name: str) -> str:
+    """Return a client's name with each generated part turned into `*`: a UUID, a number, an id.
+
+    Unlike a token of a subject, it keeps its other parts: `orders-<uuid>` and `billing-<uuid>` are not alike.
+    """
+    if not any(char.isdigit() or char.isupper() for char in name):
+        return name
+    name = _UUIDS.sub("*", name)
+    found, end = [], 0
+    for separator in [*_PARTS.finditer(name), None]:
+        at = separator.start() if separator else len(name)
+        found.append(_part(name[end:at]))
+        if separator:
+            found.append(separator[0])
+            end = separator.end()
+    return "".join(found)
+
+
+def _part(text: str) -> str:
+    raw = text.encode("utf-8", "surrogatepass")
+    # A part of a token is told by the separator before it.
+    return "*" if text and b"*" in (_remembered(raw), _remembered(b"-" + raw)) else text
+
+
 def template(subject: bytes) -> bytes:
     """Return the template of a subject, by the rule above."""
     if _SUSPECT.search(subject) is None:

@@ -68,7 +68,8 @@ class View(Protocol):
     """A connection as its rules see it; read-only but for the watches and counts of its methods.
 
     conn: the connection's number in records.  ordinal: its number among those accepted, from 1.  key: its
-    name for random numbers, the same in each run.  address: the client's, behind a load balancer too.
+    name for random numbers, the same in each run.  alike: its key among the clients whose names differ in
+    generated parts only, "worker-*/2".  address: the client's, behind a load balancer too.
     tls_subject: of its certificate, "" for none.
     """
 
@@ -77,6 +78,7 @@ class View(Protocol):
     address: str
     tls_subject: str
     key: str
+    alike: str
     connect: Connect
     info: Info
 

@@ -50,7 +50,7 @@ class ProxiedConnection:
         self.ordinal = ordinal
         self.address = address
         self.secured(certificate)
-        self.key = f"#{ordinal}"
+        self.key = self.alike = f"#{ordinal}"
         self.info = Info()
         self.last_info = b""
         self.last_connect = b""

@@ -111,7 +111,7 @@ class Login:
                 for sid in (*connection.subs,):
                     connection.subscriptions.forget(sid)
         else:
-            connection.key = self._key_of(connect.name, connection.ordinal)
+            connection.key, connection.alike = self._key_of(connect.name, connection.ordinal)
         lifecycle.step(PhaseEvent.CONNECT)
         connection.last_connect = frame.raw
         c = connect

@@ -59,13 +59,14 @@ class SessionSettings:
     identity: Identity | None = None
 
 
-KeyOf = Callable[[str, int], str]
-"""Maps the name in CONNECT and the ordinal of a connection to its key."""
+KeyOf = Callable[[str, int], tuple[str, str]]
+"""Maps the name in CONNECT and the ordinal of a connection to its key, and that of those alike (`View`)."""
 
 
-def name_or_ordinal(name: str, ordinal: int) -> str:
+def name_or_ordinal(name: str, ordinal: int) -> tuple[str, str]:
     """Return the client's own name as the key of its connection, or else its ordinal."""
-    return name or f"#{ordinal}"
+    key = name or f"#{ordinal}"
+    return key, key
 
 
 def _not_heard(conn: int, said: Info | str) -> None:
@@ -75,8 +76,8 @@ def _not_heard(conn: int, said: Info | str) -> None:
 class Hooks(NamedTuple):
     """The functions of a proxy that its sessions call.
 
-    key_of: returns the key of a connection at its CONNECT.  heard: called with the number of a connection and
-    each INFO of its server, or the text of the -ERR with which the server closes.
+    key_of: returns the keys of a connection at its CONNECT.  heard: called with the number of a connection
+    and each INFO of its server, or the text of the -ERR with which the server closes.
     """
 
     key_of: KeyOf = name_or_ordinal

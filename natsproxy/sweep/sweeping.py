@@ -28,10 +28,11 @@ from natsproxy.errors import ConfigError
 from natsproxy.sweep import faults, plan
 from natsproxy.sweep.causes import Cause, Judged, cause_of
 from natsproxy.sweep.folder import Folder
-from natsproxy.sweep.positions import common, name, places
+from natsproxy.sweep.positions import common, name, places_of
 from natsproxy.sweep.programs import Program
 from natsproxy.sweep.runner import run_once
 from natsproxy.sweep.timers import UNKNOWN, timers
+from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from natsproxy.sweep.worlds import OwnServer, World
@@ -145,6 +146,7 @@ class Sweep:
         self.judged: list[Judged] = []
         self.running: Counter[str] = Counter()
         self.repeated: list[Judged] = []
+        self._names: frozenset[str] = frozenset()
         self._world, self._program, self._folder = world, program, folder
         self._turns = Turns(options.jobs, _WAITING) if world.parallel else Turns(1, 0)
         self._lend_after = math.inf
@@ -209,7 +211,7 @@ class Sweep:
                 nursery.start_soon(another, number)
         captures = [run.capture for run in runs]
         self.baseline = await trio.to_thread.run_sync(Baseline.of, runs)
-        self.places, differs = await trio.to_thread.run_sync(_common, captures)
+        self.places, differs, self._names = await trio.to_thread.run_sync(_common, captures)
         self.differs = [*self.baseline.differs, *differs]
         self.timers = await trio.to_thread.run_sync(timers, captures)
         self._lend_after = _LENT * self._slowest
@@ -229,7 +231,8 @@ class Sweep:
         differs = "".join(f"\n{one}" for one in self.differs)
         raise ConfigError(
             "the clean runs have no frame in common, so no fault can be tried; connections are known by the "
-            f"name of their client, which must be the same in each run{differs}"
+            "name of their client, which must be the same in each run but for numbers, UUIDs and ids: "
+            f"worker-1f3a, worker-77{differs}"
         )
 
     def _leave_out_pauses(self) -> None:
@@ -295,7 +298,8 @@ class Sweep:
 
     def _in_recovery(self, one: Judged) -> list[Trial]:
         """Return the trials on the connections that the program made because of a fault."""
-        return self._chosen(plan.recovery(places(one.run.capture), self.places), after=one.trial)
+        found = places_of(traffic(one.run.capture).known_by(self._names))
+        return self._chosen(plan.recovery(found, self.places), after=one.trial)
 
     async def _judged(self, trial: Trial) -> tuple[Run, Judgement]:
         """Run a trial once, and judge it."""
@@ -360,8 +364,11 @@ def _delay(trial: Trial) -> float:
     return sum(duration(delay) for delay in delays) / 1e9
 
 
-def _common(captures: list[Path]) -> tuple[list[Place], list[str]]:
-    return common([places(one) for one in captures])
+def _common(captures: list[Path]) -> tuple[list[Place], list[str], frozenset[str]]:
+    """Return the places that all runs have, what differs, and the names of clients that all runs have."""
+    runs = [traffic(one) for one in captures]
+    names = frozenset.intersection(*(run.names for run in runs))
+    return *common([places_of(run.known_by(names)) for run in runs]), names
 
 
 def _last(output: str) -> str:

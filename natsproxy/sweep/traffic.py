@@ -1,13 +1,15 @@
 """The frames of a recorded run, each with the connection key that its rules see.
 
 The key is that of `Connections`: `#ordinal` until the CONNECT, then `name/n`, the n-th client of that name to
-introduce itself; a client without a name keeps its ordinal.  Only frames that arrived count: those that the
+introduce itself; a client without a name keeps its ordinal.  A name that is new in each run (`worker-<uuid>`)
+is known by its template instead: `worker-*/n`.  Only frames that arrived count: those that the
 proxy made are none of the program's.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -17,6 +19,7 @@ from natsproxy.capture.format.records import CloseRecord, Flags, Frames, OpenRec
 from natsproxy.capture.read.frames import frames_of
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.template import name_template
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
 
@@ -24,8 +27,8 @@ from natsproxy.wire.ops import Direction, Op
 class Arrived(NamedTuple):
     """A frame that arrived.
 
-    key: the connection key in force at it.  t: ns since the start of the recording.  ordinal: its number on
-    its connection and direction.
+    key: the connection key in force at it.  alike: the key that it has by the template of its client's name.
+    t: ns since the start of the recording.  ordinal: its number on its connection and direction.
     """
 
     conn: ConnectionId
@@ -34,17 +37,27 @@ class Arrived(NamedTuple):
     t: int
     ordinal: int
     frame: Frame
+    alike: str = ""
 
 
 class Traffic(NamedTuple):
     """A recorded run.
 
     frames: by the time of their arrival.  opened, closed: when connections did (ns since the start).
+    names: of the clients.
     """
 
     frames: list[Arrived]
     opened: dict[ConnectionId, int]
     closed: dict[ConnectionId, int]
+    names: frozenset[str] = frozenset()
+
+    def known_by(self, names: Collection[str]) -> Traffic:
+        """Return the same run, where clients of other names than these are known by their templates."""
+        frames = [
+            one if one.key.rpartition("/")[0] in names else one._replace(key=one.alike) for one in self.frames
+        ]
+        return self._replace(frames=frames)
 
 
 def traffic(capture: Path) -> Traffic:
@@ -71,7 +84,8 @@ def traffic(capture: Path) -> Traffic:
             for one in frames_of(ref, item):
                 if one.in_ordinal is not None and (frame := one.head) is not None:
                     found.append(Arrived(one.conn, "", one.direction, t, one.in_ordinal, frame))
-    return Traffic(_with_keys(_in_order(found), ordinals), opened, closed)
+    keyed, names = _with_keys(_in_order(found), ordinals)
+    return Traffic(keyed, opened, closed, names)
 
 
 def _in_order(found: list[Arrived]) -> list[Arrived]:
@@ -88,9 +102,12 @@ def _in_order(found: list[Arrived]) -> list[Arrived]:
     return sorted(ordered, key=attrgetter("t", "ordinal"))
 
 
-def _with_keys(found: list[Arrived], ordinals: dict[ConnectionId, int]) -> list[Arrived]:
+def _with_keys(
+    found: list[Arrived], ordinals: dict[ConnectionId, int]
+) -> tuple[list[Arrived], frozenset[str]]:
     names: Counter[tuple[int, str]] = Counter()
-    keys: dict[ConnectionId, str] = {}
+    likes: Counter[tuple[int, str]] = Counter()
+    keys: dict[ConnectionId, tuple[str, str]] = {}
     greeted: set[ConnectionId] = set()
     keyed: list[Arrived] = []
     for one in found:
@@ -99,10 +116,14 @@ def _with_keys(found: list[Arrived], ordinals: dict[ConnectionId, int]) -> list[
             greeted.add(conn)
             name = _name_of(one.frame)
             if name:
+                like = name_template(name)
                 names[conn.run, name] += 1
-                keys[conn] = f"{name}/{names[conn.run, name]}"
-        keyed.append(one._replace(key=keys.get(conn) or f"#{ordinals.get(conn, conn.number)}"))
-    return keyed
+                likes[conn.run, like] += 1
+                keys[conn] = f"{name}/{names[conn.run, name]}", f"{like}/{likes[conn.run, like]}"
+        unnamed = f"#{ordinals.get(conn, conn.number)}"
+        key, alike = keys.get(conn, (unnamed, unnamed))
+        keyed.append(one._replace(key=key, alike=alike))
+    return keyed, frozenset(name for _, name in names)
 
 
 def _name_of(connect: Frame) -> str:

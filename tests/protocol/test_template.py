@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.subjects import matches
-from natsproxy.protocol.template import template
+from natsproxy.protocol.template import name_template, template
 
 NUID = "Zd7xPq2LrT0bY9mKcV4sWe"
 
@@ -129,3 +129,25 @@ def test_words_come_back_as_they_are() -> None:
     """A subject without anything variable is not even copied."""
     subject = b"orders.eu.created"
     assert template(subject) is subject
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("worker", "worker"),
+        ("", ""),
+        ("worker-6f1c2a34-9d0e-4a11-bbcd-abcdefabcdef", "worker-*"),
+        ("worker-12", "worker-*"),
+        ("4711", "*"),
+        ("host.example.org:8080 (pid 77)", "host.example.org:* (pid *)"),
+        ("orders_7f9c4d_v2", "orders_*_v2"),
+        ("billing order12345", "billing *"),
+        ("v1 s3 http2 Test-E2E", "v1 s3 http2 Test-E2E"),
+        ("Zähler-3", "Zähler-*"),
+        ("a-" + "QxL5xkBpbrYsp0ZLSlZTiT", "a-*"),
+    ],
+)
+def test_template_of_a_client_s_name(name: str, expected: str) -> None:
+    """The generated parts go, the words stay; and a template is its own template."""
+    assert name_template(name) == expected
+    assert name_template(expected) == expected

@@ -35,6 +35,12 @@ GIVES_UP = """
 """
 """It fails where its message does not come."""
 
+
+def named(expression: str) -> str:
+    """Return the begin of a program whose client has the name of an expression."""
+    return HELLO.replace('"hello"}\\r\\n\'', '"%s"}\\r\\n\' % (' + expression + ").encode()")
+
+
 Sweeping = Callable[..., Awaitable[Sweep]]
 
 
@@ -69,9 +75,9 @@ async def test_no_run_has_less_time_than_a_few_clean_ones(swept: Sweeping) -> No
     [
         (python(WAITS), {"subjects": ("jobs.>", "x")}, "no frame of the clean runs is on jobs.> or x"),
         (
-            python(HELLO.replace('"hello"}\\r\\n\'', '"w%d"}\\r\\n\' % os.getpid()'), hello=False),
+            python(named("'w%s' % ''.join(chr(97 + int(c)) for c in str(time.time_ns()))"), hello=False),
             {"subjects": ()},
-            "must be the same in each run\nw",
+            "worker-1f3a, worker-77\nw",
         ),
     ],
 )
@@ -81,6 +87,22 @@ async def test_a_sweep_that_can_try_nothing_is_no_success(
     with pytest.raises(ConfigError) as refused:
         await swept(program, **options)
     assert said in str(refused.value)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    "expression", ["f'worker-{os.getpid()}'", "f'worker-{__import__(\"uuid\").uuid4()}'"]
+)
+async def test_a_client_with_another_name_in_each_run_is_known_by_its_template(
+    expression: str, swept: Sweeping, tmp_path: Path
+) -> None:
+    one = await swept(python(named(expression) + WAITS, hello=False))
+    assert {title(judged.trial) for judged in one.judged} == {
+        "drop at worker-* · c2s · 1st PUB on job",
+        "drop at worker-* · s2c · 1st MSG on job",
+    }
+    assert {judged.judgement.verdict for judged in one.judged} == {Verdict.DEAF}
+    assert [finding.rate for finding in group(one.judged)] == [(3, 3), (3, 3)]
 
 
 # -- verdicts of a whole sweep

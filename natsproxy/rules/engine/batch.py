@@ -242,7 +242,7 @@ class VerdictBatch(_RuleBatch):
         m = state.count(direction)
         draws = state.draws(direction, frame, m)
         counted = state.rule.shared if gate.per_proxy else state.counts[direction]
-        return gate.admits(counted, m, state.key, self._now, draws.draw, direction.label)
+        return gate.admits(counted, m, state.keys, self._now, draws.draw, direction.label)
 
     def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
         """Let the native plane drop the frames of a line; it does not know gates, and holds nothing."""

@@ -87,7 +87,7 @@ class LinkRules:
         if not _link_action(state).opening:
             # `between` sets the window; the gate must not refuse one that opens later.
             gate = replace(gate, between=None)
-        if not gate.admits(count, hit.m, state.key, now, hit.draws.draw, hit.direction.label):
+        if not gate.admits(count, hit.m, state.keys, now, hit.draws.draw, hit.direction.label):
             return None
         return self._limited(state, begins, ends, hit)
 

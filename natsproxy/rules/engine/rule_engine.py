@@ -340,7 +340,7 @@ class RuleEngine:
         draws = state.draws(direction, frame, m)
         gate = rule.gate
         counted = rule.shared if gate.per_proxy else state.counts[direction]
-        if state.gated and not gate.admits(counted, m, state.key, now, draws.draw, direction.label):
+        if state.gated and not gate.admits(counted, m, state.keys, now, draws.draw, direction.label):
             return builder
         # The match is counted above although an earlier rule has ended the frame: see `chain.py`.
         if builder is not None and builder.over:

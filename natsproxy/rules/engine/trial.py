@@ -29,6 +29,7 @@ class TrialView:
     subs: dict[bytes, Subscription] = field(default_factory=dict)
     subs_version: int = 0
     watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
+    alike: str = ""
 
     def count_sid(self, sid: bytes) -> None:
         """Do nothing: no session counts here."""

@@ -148,7 +148,8 @@ GATE: Final = (
         "only",
         values.firings,
         None,
-        "exact firings: connection key to match numbers",
+        "exact firings: connection key to match numbers; worker-*/2 is the second client whose name is "
+        "worker- and a number, UUID or id",
         'only = { "c2s app" = [3, 7] }',
     ),
     Setting(

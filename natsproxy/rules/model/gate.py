@@ -41,7 +41,8 @@ class Gate:
     """The conditions of one rule; the default lets everything through.
 
     probability: 0 to 1.  every, first, limit: counts from 1; after: from 0.  only:
-    connection key (maybe with a direction before it, "c2s app/1") -> the m that fire.  per_proxy: counts and
+    connection key (maybe with a direction before it, "c2s app/1"), or the key of those alike, "worker-*/1" ->
+    the m that fire.  per_proxy: counts and
     times are the proxy's.
     """
 
@@ -65,11 +66,17 @@ class Gate:
         return replace(self, between=None, per_proxy=False) != OPEN
 
     def admits(
-        self, count: Count, m: int, key: str, now: int, draw: Callable[[], float], direction: str = ""
+        self,
+        count: Count,
+        m: int,
+        keys: tuple[str, ...],
+        now: int,
+        draw: Callable[[], float],
+        direction: str = "",
     ) -> bool:
         """Tell whether the rule acts on this match; `count` includes it, and a yes is counted as fired.
 
-        m, key, direction: the match's own number, connection and direction, for `only`.  draw: returns the
+        m, keys, direction: the match's own number, connection and direction, for `only`.  draw: returns the
         random number of the gate, in (0, 1).
         """
         place = count.matched - self.after
@@ -79,16 +86,16 @@ class Gate:
             and (self.every is None or place % self.every == 0)
             and (self.limit is None or count.fired < self.limit)
             and self.in_time(now - count.since)
-            and (self.only is None or self._listed(m, key, direction))
+            and (self.only is None or self._listed(m, keys, direction))
             # Last, because each random number costs a hash.
             and (self.probability is None or draw() < self.probability)
         )
         count.fired += passes
         return passes
 
-    def _listed(self, m: int, key: str, direction: str) -> bool:
+    def _listed(self, m: int, keys: tuple[str, ...], direction: str) -> bool:
         listed = self.only or {}
-        return m in listed.get(key, ()) or m in listed.get(f"{direction} {key}", ())
+        return any(m in listed.get(key, ()) or m in listed.get(f"{direction} {key}", ()) for key in keys)
 
     def in_time(self, age: int) -> bool:
         """Tell whether `between` holds at that age (ns)."""

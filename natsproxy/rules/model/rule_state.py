@@ -28,8 +28,9 @@ class RuleState:
     """One rule on one connection.
 
     action: the rule's action as bound to the connection.  counts: matches and firings by direction.  key: the
-    connection's key, on which the random numbers depend.  need, dynamic, gated: copies of properties of the
-    rule.  substreams: only where s2c random numbers are drawn (see `seeded_random`).
+    connection's key, on which the random numbers depend.  keys: with that of those alike.  need, dynamic,
+    gated: copies of properties of the rule.  substreams: only where s2c random numbers are drawn (see
+    `seeded_random`).
     """
 
     rule: Rule
@@ -38,6 +39,7 @@ class RuleState:
     view: View
     seed: int
     key: str = ""
+    keys: tuple[str, str] = ("", "")
     need: Need = Need.LINE
     dynamic: bool = False
     gated: bool = True
@@ -48,14 +50,14 @@ class RuleState:
         # These properties never change but cost a computation, and every frame asks for them.
         selector = self.rule.selector
         self.need, self.dynamic, self.gated = selector.need, selector.dynamic, not self.rule.gate.open
-        self.key = self.view.key
+        self.key, self.keys = self.view.key, (self.view.key, self.view.alike)
         self._reset_random()
 
     def rebind(self, view: View, seed: int) -> None:
         """Move to the connection after a reload, or after its CONNECT has changed its key."""
         self.view, self.seed = view, seed
         if self.key != view.key:
-            self.key = view.key
+            self.key, self.keys = view.key, (view.key, view.alike)
             self._reset_random()
 
     def _reset_random(self) -> None:

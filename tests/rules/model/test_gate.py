@@ -12,7 +12,7 @@ def fired(gate: Gate, matches: int = 12, *, u: float = 0.5, key: str = "k") -> l
     found = []
     for m in range(1, matches + 1):
         count.matched += 1
-        if gate.admits(count, m, key, 0, lambda: u):
+        if gate.admits(count, m, (key,), 0, lambda: u):
             found.append(m)
     return found
 
@@ -46,7 +46,7 @@ def test_a_window_is_half_open() -> None:
 
 
 def test_age_is_counted_from_when_counting_began() -> None:
-    assert Gate(between=Window(5, 9)).admits(Count(since=100, matched=1), 1, "k", 106, lambda: 0.5)
+    assert Gate(between=Window(5, 9)).admits(Count(since=100, matched=1), 1, ("k",), 106, lambda: 0.5)
 
 
 def test_the_open_gate_knows_that_it_is() -> None:
@@ -75,3 +75,14 @@ def test_words() -> None:
         "111th",
     ]
     assert Gate(every=3, limit=1).describe() == "every 3rd, once at most"
+
+
+def test_exact_firings_of_clients_whose_names_are_alike() -> None:
+    """The second worker, whatever its name is."""
+    gate = Gate(only={"c2s worker-*/2": frozenset({3})})
+    for keys, direction, expected in (
+        (("worker-77/1", "worker-*/2"), "c2s", True),
+        (("worker-77/1", "worker-*/1"), "c2s", False),
+        (("worker-77/1", "worker-*/2"), "s2c", False),
+    ):
+        assert gate.admits(Count(matched=3), 3, keys, 0, lambda: 0.5, direction) is expected
