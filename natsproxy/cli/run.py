@@ -137,6 +137,7 @@ def run(context: click.Context, /, test: bool, config: Path | None = None, **val
         proxy = Proxy(settings.proxy, sockets=passed_sockets(os.environ))
         supervision = Supervision(proxy, Notifier(os.environ), settings.ready_file, settings.live_file)
         supervision.prepare()
+        several = len(settings.proxy.upstream) > 1  # one that is frozen is to come last
         log = logger(file, settings.log_format, settings.log_level)
         starts = partial(log_proxy, log, settings.log_rate)
         servers = http_servers_of(settings.admin, proxy, _shown(), lambda: file.lost, starts)
@@ -147,7 +148,7 @@ def run(context: click.Context, /, test: bool, config: Path | None = None, **val
             settings.rules,
             watched=settings.watch_files,
             log_rate=settings.log_rate,
-            supervision=supervision if supervision.wanted or servers else None,
+            supervision=supervision if supervision.wanted or servers or several else None,
             servers=servers,
         )
         service.load_rules()

@@ -319,7 +319,17 @@ def _client_hello() -> bytes:
 
 SLOW: Final = 0.25
 """The seconds after which a dial no longer holds up the next one."""
-_GOOD, _LAME, _REFUSED = range(3)
+GOOD, LAME, REFUSED = range(3)
+"""The worth of a server that greets, best first."""
+
+
+def worth(dialled: Dialled) -> tuple[int, str]:
+    """Return what a server that greets is worth, and the reason if it is `REFUSED`."""
+    info, endpoint = info_of(dialled.greeting), dialled.endpoint
+    why = why_unusable(info) if info is not None else "it is no NATS server: its first line is no INFO"
+    if info is None or why is not None:
+        return REFUSED, f"{endpoint}: {why}"
+    return LAME if info.ldm else GOOD, ""
 
 
 class Race:
@@ -383,7 +393,7 @@ class Race:
         if not await self._try(first, SLOW if others else inf):
             self._is_slow(first)
             return [*others, first]  # it is dialled anew: it may be the only one that serves
-        return () if _GOOD in self._greeted else others
+        return () if GOOD in self._greeted else others
 
     async def _run_all(self, endpoints: Sequence[Endpoint]) -> None:
         """Dial endpoints, each in a task of its own, until one is good."""
@@ -393,11 +403,11 @@ class Race:
                 nursery.start_soon(self._run_one, endpoint, over, nursery)
                 with trio.move_on_after(SLOW):
                     await over.wait()
-                if _GOOD in self._greeted:
+                if GOOD in self._greeted:
                     break
                 if not over.is_set():
                     self._is_slow(endpoint)
-            if _LAME in self._greeted:  # the slow ones had enough time
+            if LAME in self._greeted:  # the slow ones had enough time
                 nursery.cancel_scope.cancel()
 
     def _is_slow(self, endpoint: Endpoint) -> None:
@@ -425,20 +435,16 @@ class Race:
         if trio.current_time() - begun < SLOW:
             self._quick[endpoint] = None
         over.set()
-        if _GOOD in self._greeted:
+        if GOOD in self._greeted:
             self._over.set()
             if len(nursery.child_tasks) > 1:  # only then: a cancellation is expensive
                 nursery.cancel_scope.cancel()
 
     def _take(self, dialled: Dialled) -> None:
-        info, endpoint = info_of(dialled.greeting), dialled.endpoint
-        why = why_unusable(info) if info is not None else "it is no NATS server: its first line is no INFO"
-        kind = _GOOD
-        if info is None or why is not None:
-            self.failures[endpoint] = f"{endpoint}: {why}"
-            kind = _REFUSED
-        elif info.ldm:
-            self.lame.append(endpoint)
-            kind = _LAME
+        kind, why = worth(dialled)
+        if kind == REFUSED:
+            self.failures[dialled.endpoint] = why
+        elif kind == LAME:
+            self.lame.append(dialled.endpoint)
         if self._greeted.setdefault(kind, dialled) is not dialled:
             dialled.leg.close()

@@ -7,8 +7,9 @@ Theory
    time.  It would still greet, so only time brings it back.
 3. A greeting before TLS proves nothing about TLS: such an endpoint is healthy once it has sent anything after
    the handshake, and has failed if it ended the connection instead.
-4. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
-5. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
+4. Where servers are asked at intervals, one that does not answer comes last until it does.
+5. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
+6. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
    when it is over, with the number of connections that were turned away.  Warnings for each attempt of each
    client would only repeat these.
 """
@@ -86,11 +87,12 @@ class Health:
 
     # -- one endpoint
 
-    def failed(self, endpoint: Endpoint) -> None:
-        """Put an endpoint behind those that did not fail."""
+    def failed(self, endpoint: Endpoint, *, asked: bool = False) -> None:
+        """Put an endpoint behind those that did not fail.  asked: by a probe, and the next one comes soon."""
         now = self._clock()
         failure = self._failures.setdefault(endpoint, _Failure(now))
-        failure.until = now + min(FIRST_WAIT << min(failure.count, 10), LONGEST_WAIT)
+        wait = LONGEST_WAIT if asked else min(FIRST_WAIT << min(failure.count, 10), LONGEST_WAIT)
+        failure.until = max(failure.until, now + wait)
         failure.count += 1
 
     def answered(self, endpoint: Endpoint) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from math import inf
 from random import Random
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -22,7 +23,7 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.config.endpoints import Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event
-from natsproxy.net.dial import SLOW, Dialer, Dialled, NoServer, Race
+from natsproxy.net.dial import LAME, REFUSED, SLOW, Dialer, Dialled, NoServer, Race, worth
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
 from natsproxy.net.leg import Leg, LegLost
@@ -38,11 +39,24 @@ _AT_THAT_PACE: Final = 10  # clients that are held; with more of them each retri
 _AT_ONCE: Final = 0.25  # seconds in which a server that refuses our certificate ends the connection
 _OFTEN: Final = 2  # a server that is slow once may just be busy
 _LAME: Final = "is in lame duck mode"
+_PROBES: Final = 16  # at once
 _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 
 
 def _nothing() -> None:
     return None
+
+
+class ServerState(NamedTuple):
+    """The state of an endpoint that was dialled.  up: it has not failed since it last served.
+
+    name: as in log lines.  connected, failed: attempts by their outcome.
+    """
+
+    name: str
+    up: bool
+    connected: int
+    failed: int
 
 
 class ClientLeft(Exception):
@@ -76,6 +90,7 @@ class Upstreams:
         self._endpoints: list[Endpoint] = []  # of the last attempt that had a server
         self._held = 0  # clients
         self._found = trio.Event()  # a server, while clients are held
+        self._dials: dict[Endpoint, Counter[str]] = {}  # as `dials`, of those that the last look-up had
         self._resolver = Resolver(settings.connect_timeout / 1e9)
         self._dialer = Dialer(settings, contexts, shortage)
         self._quick: BoundedDict[Endpoint, None] = BoundedDict()  # see `Race`
@@ -121,42 +136,93 @@ class Upstreams:
             self._held -= 1
 
     async def probe(self) -> None:
-        """Dial once, for no client, and close the connection; this updates `unready`."""
-        try:
-            dialled, reasons = await self._attempt(None)
-        except OwnShortage:
-            return
-        if reasons:
+        """Dial each server once, for no client, and close the connections; this updates `unready`."""
+        endpoints, unresolved = await self._look_up()
+        race, slots = Race(partial(self._dialer.dial, client=None), self._quick), trio.Semaphore(_PROBES)
+        served: list[Endpoint] = []
+        async with trio.open_nursery() as nursery:
+            for endpoint in endpoints:
+                nursery.start_soon(self._probe_one, endpoint, slots, race, served)
+        for endpoint in race.failures:
+            self._health.failed(endpoint, asked=True)
+            self._count(endpoint, "failed")
+        if served:
+            self._endpoints = endpoints
+            self._report(endpoints, unresolved, race)
+        elif race.shortage is not None:  # it says nothing about the servers
+            self.unready = race.shortage
+        else:
+            reasons = [*unresolved, *race.failures.values()]
+            self.unready = "; ".join(reasons)
             self._health.down(reasons, turned_away=False)
-        if dialled is not None:
+
+    async def _probe_one(
+        self, endpoint: Endpoint, slots: trio.Semaphore, race: Race, served: list[Endpoint]
+    ) -> None:
+        """Dial a server for no client.  race: takes why it cannot be used.  served: those that can be."""
+        async with slots:
             try:
-                if not reasons and dialled.unheard is not None:
-                    await self._hear_end(dialled)
+                dialled = await self._dialer.dial(endpoint, inf, None)
+            except NoServer as error:
+                race.failures[endpoint] = str(error)
+                return
+            except OwnShortage as error:
+                race.shortage = str(error)
+                return
+            if dialled is None:  # not with an endless time
+                return
+            try:
+                kind, why = worth(dialled)
+                why = why or await _end_after_tls(dialled)
             finally:
                 dialled.leg.close()
+        if kind == REFUSED or why:
+            race.failures[endpoint] = why
+            return
+        served.append(endpoint)
+        self._count(endpoint, "connected")
+        self.info = info_of(dialled.greeting) or self.info
+        if kind == LAME:
+            self._health.takes_no_more(endpoint, _LAME)
+        self._serves(endpoint)
+        self._found.set()
+        self._found = trio.Event()
 
-    async def _hear_end(self, dialled: Dialled) -> None:
-        """See whether a server with TLS ends a connection at once; it says nothing else until CONNECT."""
-        with trio.move_on_after(_AT_ONCE) as silence, suppress(LegLost):
-            await dialled.leg.receive()
-        if silence.cancelled_caught:
-            self._judged(dialled.endpoint, "")
-
-    async def _attempt(self, client: ClientFacts | None) -> tuple[Dialled | None, list[str]]:
-        """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
-
-        With reasons, a server that greets is one that tells the client why.  Raises OwnShortage.
-        """
+    async def _look_up(self) -> tuple[list[Endpoint], list[str]]:
+        """Return the endpoints of the servers, and why some cannot be dialled."""
         endpoints, unresolved = await self._resolver.look_up(self._servers())
         for endpoint in [one for one in endpoints if one.leads_to(self.listening)]:
             # A name, or what a cluster advertises, may lead back: each connection would make another one.
             endpoints.remove(endpoint)
             unresolved.append(f"{endpoint} is natsproxy's own address: name the server")
+        if len(self._dials) > len(endpoints):
+            self._dials = {one: self._dials[one] for one in endpoints if one in self._dials}
+        return endpoints, unresolved
+
+    def _count(self, endpoint: Endpoint, outcome: str) -> None:
+        self.dials[outcome] += 1
+        self._dials.setdefault(endpoint, Counter())[outcome] += 1
+
+    @property
+    def servers(self) -> Iterator[ServerState]:
+        """The states of the servers that were dialled."""
+        for endpoint, dials in self._dials.items():
+            yield ServerState(
+                str(endpoint), not self._health.fails(endpoint), dials["connected"], dials["failed"]
+            )
+
+    async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
+        """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
+
+        With reasons, a server that greets is one that tells the client why.  Raises OwnShortage.
+        """
+        endpoints, unresolved = await self._look_up()
         race = Race(partial(self._dialer.dial, client=client), self._quick)
         dialled = await race.run(self._health.in_order(endpoints))
         for endpoint in (*race.failures, *race.slow):
             self._health.failed(endpoint)
-        self.dials["failed"] += len(race.failures)
+        for endpoint in race.failures:
+            self._count(endpoint, "failed")
         for endpoint in race.lame:
             self._health.takes_no_more(endpoint, _LAME)
         if dialled is None and race.shortage is not None:  # it says nothing about the servers
@@ -166,7 +232,7 @@ class Upstreams:
             reasons = [*unresolved, *race.failures.values()]
             self.unready = "; ".join(reasons)
             return dialled, reasons
-        self.dials["connected"] += 1
+        self._count(dialled.endpoint, "connected")
         self.info = info_of(dialled.greeting) or self.info
         self._found.set()
         self._found = trio.Event()
@@ -183,9 +249,7 @@ class Upstreams:
     def _judged(self, endpoint: Endpoint, refusal: str) -> None:
         """Note that a server serves, or the reason why it ended a connection after its TLS handshake."""
         if not refusal:
-            self.unready = None
-            self._health.up()
-            self._health.answered(endpoint)
+            self._serves(endpoint)
             return
         reason = f"{endpoint}: {refusal}"
         self._health.failed(endpoint)
@@ -194,6 +258,11 @@ class Upstreams:
             self._health.down([reason], turned_away=False)
         else:
             self._health.report(endpoint, reason, "warning")
+
+    def _serves(self, endpoint: Endpoint) -> None:
+        self.unready = None
+        self._health.up()
+        self._health.answered(endpoint)
 
     def _servers(self) -> tuple[Server, ...]:
         named = self._settings.upstream
@@ -222,6 +291,19 @@ class Upstreams:
             self._health.takes_no_more(endpoint, _LAME)
         if self._settings.upstream_discover and said.connect_urls:
             self._learned = tuple(_named(said.connect_urls[:_MOST_LEARNED], endpoint.server))
+
+
+async def _end_after_tls(dialled: Dialled) -> str:
+    """Return the reason why a server ends a connection behind its TLS handshake, "" where it does not.
+
+    It says nothing else until CONNECT, so one that is silent for a while serves.
+    """
+    reasons: list[str] = []
+    if dialled.unheard is not None:
+        dialled.unheard.on_word = reasons.append
+        with trio.move_on_after(_AT_ONCE), suppress(LegLost):
+            await dialled.leg.receive()
+    return f"{dialled.endpoint}: {reasons[0]}" if reasons and reasons[0] else ""
 
 
 def _named(urls: Sequence[str], server: Server) -> Iterator[Server]:

@@ -130,6 +130,10 @@ def test_a_conversation_with_rules_adds_up(url: str) -> None:
     assert found["natsproxy_recorder_frames_total",] >= 3 * MESSAGES
     assert found["natsproxy_upstream_dials_total", "connected"] >= 1
     assert found["natsproxy_upstream_ready",] == 1
+    (server,) = {labels[1] for labels in found if labels[0] == "natsproxy_server_up"}
+    assert found["natsproxy_server_up", server] == 1
+    dials = found["natsproxy_server_dials_total", "connected", server]
+    assert dials == found["natsproxy_upstream_dials_total", "connected"]
 
 
 def test_requests_are_counted_by_their_status(url: str) -> None:

@@ -23,6 +23,9 @@ from natsproxy.cli import main, supervision
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice
+from natsproxy.net.dial import Dialer, Dialled
+from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.systemd import Notifier
 from natsproxy.testing import NatsServer
@@ -88,14 +91,33 @@ async def test_health_is_true_beside_an_idle_client(monkeypatch: pytest.MonkeyPa
         def said(text: str) -> list[str]:
             return [event.text for event in events if isinstance(event, Notice) and text in event.text]
 
+        def up() -> list[bool]:
+            known = {server.name: server.up for server in proxy.connections.upstreams.servers}
+            return [known[f"127.0.0.1:{one.port}"] for one in (first, second)]
+
+        dialled: list[int] = []  # for clients
+
+        async def dial(
+            self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts | None
+        ) -> Dialled | None:
+            if client is not None:
+                dialled.append(endpoint.address.port)
+            return await original(self, endpoint, within, client)
+
+        original = Dialer.dial
+        monkeypatch.setattr(Dialer, "dial", dial)
         async with trio.open_nursery() as nursery:
             await nursery.start(proxy.serve)
             nursery.start_soon(supervision.Supervision(proxy, Notifier({}), None, None).run, None)
             await until(lambda: proxy.unready is None)
             with await trio.to_thread.run_sync(connected, proxy.listen[0].port) as client:
                 first.signal(signal.SIGSTOP)
-                await until(lambda: bool(said(f"127.0.0.1:{first.port} has sent no INFO")))
+                await until(lambda: bool(said(f"127.0.0.1:{first.port} accepts")))
                 assert proxy.unready is None
+                assert up() == [False, True]
+                before = list(dialled)
+                (await trio.to_thread.run_sync(connected, proxy.listen[0].port)).close()
+                assert dialled[len(before) :] == [second.port]  # the frozen one comes last at once
                 second.signal(signal.SIGSTOP)
                 await until(lambda: proxy.unready is not None)
                 assert SILENT in (proxy.unready or "")
@@ -103,9 +125,12 @@ async def test_health_is_true_beside_an_idle_client(monkeypatch: pytest.MonkeyPa
                 second.signal(signal.SIGCONT)
                 await until(lambda: proxy.unready is None)
                 assert len(said("the upstream is back")) == 1
+                assert up() == [False, True]  # the client that goes on is not told from another one
                 first.signal(signal.SIGCONT)
+                await until(lambda: up() == [True, True])
+                assert len(said(f"the server 127.0.0.1:{first.port} is back")) == 1
                 await trio.to_thread.run_sync(ping, client)
-                assert not [event for event in events if isinstance(event, Closed)]
+                assert 1 not in {event.conn for event in events if isinstance(event, Closed)}
             nursery.cancel_scope.cancel()
 
 

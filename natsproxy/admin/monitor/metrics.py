@@ -91,6 +91,13 @@ def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value)
 
 
+def _gauges(name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
 def _histogram(name: str, text: str, durations: Durations) -> Metric:
     buckets, so_far = list[tuple[str, float]](), 0
     for bound, number in zip((*BOUNDS, None), durations.counts, strict=True):
@@ -185,6 +192,19 @@ def _others(server: MonitoredServer) -> Iterator[Metric]:
     proxy = server.proxy
     dials = {(outcome,): number for outcome, number in proxy.connections.upstreams.dials.items()}
     yield _counters("natsproxy_upstream_dials", "Attempts to connect to a server.", dials, "outcome")
+    servers = list(proxy.connections.upstreams.servers)
+    by_server = {
+        (server.name, outcome): number
+        for server in servers
+        for outcome, number in (("connected", server.connected), ("failed", server.failed))
+    }
+    yield _counters("natsproxy_server_dials", "The same, by server.", by_server, "server", "outcome")
+    yield _gauges(
+        "natsproxy_server_up",
+        "1 where the last attempt to connect to the server did not fail.",
+        {(one.name,): int(one.up) for one in servers},
+        "server",
+    )
     ready = proxy.unready is None
     yield _gauge("natsproxy_upstream_ready", "1 where the upstream has answered with its INFO.", ready)
     yield _counter("natsproxy_log_lines_lost", "Log lines that were dropped.", server.lost_lines())
