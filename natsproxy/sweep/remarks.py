@@ -19,10 +19,9 @@ from natsproxy.sweep.values import Verdict
 from natsproxy.sweep.verdicts import OUT_OF_ORDER, SPARED, TWICE
 
 WHY: Final = {
-    TWICE: "it was sent again, as no ack came or its cause came again, and has no Nats-Msg-Id that is the "
-    "same each time",
-    OUT_OF_ORDER: "later messages were published before it was stored",
-    SPARED: "core NATS delivers at most once",
+    TWICE: "It was sent again without a Nats-Msg-Id, or with another one.",
+    OUT_OF_ORDER: "Later messages were stored before it was sent again.",
+    SPARED: "Core NATS delivers at most once.",
 }
 """The reason why each happens."""
 
@@ -43,9 +42,9 @@ class Remark:
     def sentence(self) -> str:
         """The remark in a line."""
         others = len(self.trials) - 1
-        more = f" ({others} other trial{'' if others == 1 else 's'} alike)" if others else ""
+        more = f" (and in {others} other trial{'' if others == 1 else 's'})" if others else ""
         after = fault_words(self.trials[0].trial)
-        return printable(f"{self.what}: {self.text}; after {after}{more}: {WHY[self.what]}")
+        return printable(f"{self.what}, after {after}: {self.text}{more}. {WHY[self.what]}")
 
     def facts(self) -> dict[str, Any]:
         """Return the remark as JSON values."""

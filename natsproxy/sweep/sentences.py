@@ -78,7 +78,8 @@ def place_words(place: Place) -> str:
 
 
 def _wrong(judgement: Judgement, run: Run, found: History) -> str:
-    return f"the program ends as if all were well (exit code {run.code}), but {'; '.join(judgement.reasons)}"
+    reasons = "; ".join(judgement.reasons)
+    return f"the program ends as if all were well (exit code {run.code}), but not as in clean runs: {reasons}"
 
 
 def _stuck(judgement: Judgement, run: Run, found: History) -> str:
