@@ -146,10 +146,10 @@ def _sweep() -> None:
             natsproxy run --rules fault.toml --upstream nats://127.0.0.1:4223
             natsproxy sweep --server --accept known-findings -- python worker.py
 
-        A remark is not a finding, and does not change the exit code. It says that the
-        program passed, but a stream then holds a message twice or in another order, or
-        core NATS has lost one, as delivery at least once and at most once allow. If that
-        must not be, let --check count the messages.
+        A remark is not a finding, and does not change the exit code. It says that
+        the program passed, but a stream then holds a message twice or in another
+        order, or core NATS has lost one, as delivery at least once and at most once
+        allow. If that must not be, let --check count the messages.
 
         natsproxy.testing.sweep sweeps a callable or a command from a test. pytest
         --nats-sweep sweeps the tests that have nats_proxy or nats_cassette.

@@ -132,7 +132,7 @@ class Verdict(Enum):
 
 
 _MEANINGS: Final = {
-    Verdict.PASSED: "it did the same as without the fault",
+    Verdict.PASSED: "it did the same as without the fault, but for what NATS does not promise",
     Verdict.FAILED_LOUDLY: "it ended with another exit code: it knew of the fault",
     Verdict.WRONG: "it ended as if all were well, but its check or its messages are not as in clean runs",
     Verdict.HUNG: "it did not end",
