@@ -11,7 +11,7 @@ from natsproxy.net.relay import Relay
 from natsproxy.protocol import errors
 from natsproxy.protocol.errors import ErrorKind, classify
 from natsproxy.session import close_reasons
-from natsproxy.session.traffic import FROM_CLIENT, TO_CLIENT
+from natsproxy.session.values import FROM_CLIENT, TO_CLIENT
 
 REASONS: Final = {
     close_reasons.CLIENT_CLOSED: "Client Closed",

@@ -22,7 +22,7 @@ from natsproxy.events import Closed, Event, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
-from natsproxy.session.traffic import Traffic
+from natsproxy.session.values import Traffic
 from natsproxy.units import MICROSECOND, MILLISECOND, SECOND
 
 _UNITS: Final = (

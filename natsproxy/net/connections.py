@@ -42,10 +42,9 @@ from natsproxy.protocol.info import Info
 from natsproxy.protocol.template import name_template
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Emit, End, Send
 from natsproxy.session.identity import NO_CERTIFICATE, Identity
 from natsproxy.session.session import Session
-from natsproxy.session.values import Budget, Hooks
+from natsproxy.session.values import Budget, Emit, End, Hooks, Send
 from natsproxy.wire.ops import S2C
 
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"

@@ -24,8 +24,8 @@ from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import End
 from natsproxy.session.session import Session
+from natsproxy.session.values import End
 from natsproxy.wire.frames import NO_LIMIT
 
 _CLIENT_LEFT = (close_reasons.CLIENT_CLOSED, close_reasons.CLIENT_LOST)

@@ -30,11 +30,20 @@ from natsproxy.net.tcp import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send
 from natsproxy.session.control import Control
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.session import Session
-from natsproxy.session.values import UNLIMITED_WORK, WorkLimit
+from natsproxy.session.values import (
+    UNLIMITED_WORK,
+    Action,
+    Authenticate,
+    Emit,
+    End,
+    Finish,
+    Record,
+    Send,
+    WorkLimit,
+)
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 from natsproxy.capture.filter.redact import Secrets
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
-from natsproxy.session.actions import Actions
 from natsproxy.session.client_pings import ClientPings
 from natsproxy.session.direction import DirectionPipe, PipeContext
 from natsproxy.session.fences import Fences
 from natsproxy.session.identity import Certificate
 from natsproxy.session.phase import Lifecycle
 from natsproxy.session.subscriptions import Subscriptions
-from natsproxy.session.values import Budget, SessionSettings
+from natsproxy.session.values import Actions, Budget, SessionSettings
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.scanner import Interest, Scanner, byte_table

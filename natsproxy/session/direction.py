@@ -16,10 +16,9 @@ from typing import Any, Final, NamedTuple
 from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
 from natsproxy.capture.format.records import Flags, Frames, OpaqueRecord
 from natsproxy.rules.interface import Decision
-from natsproxy.session.actions import Actions, Finish, Record, Send
 from natsproxy.session.outbox import Origin, Outbox, Outgoing
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
-from natsproxy.session.values import SMALL, Budget, SessionSettings, WorkLimit
+from natsproxy.session.values import SMALL, Actions, Budget, Finish, Record, Send, SessionSettings, WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Run
 from natsproxy.wire.interest import Clause

@@ -25,13 +25,12 @@ from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, e
 from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
 from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Authenticate, Emit
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.identity import Identity, info_edits
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.rule_runner import RuleRunner
-from natsproxy.session.values import Hooks, SessionSettings
+from natsproxy.session.values import Authenticate, Emit, Hooks, SessionSettings
 from natsproxy.units import parse_version
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame

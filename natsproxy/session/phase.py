@@ -13,7 +13,7 @@ from enum import Enum, IntEnum, auto
 from typing import Final
 
 from natsproxy.events import Notice
-from natsproxy.session.actions import Actions, Emit, End
+from natsproxy.session.values import Actions, Emit, End
 
 
 class Phase(Enum):

@@ -24,13 +24,12 @@ from natsproxy.rules.interface import (
 )
 from natsproxy.rules.model.verdicts import Close, Cut
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Emit
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import PLAIN
 from natsproxy.session.phase import Phase, PipeEvent, PipePhase
 from natsproxy.session.subscriptions import STATE_OPS
-from natsproxy.session.values import WorkLimit
+from natsproxy.session.values import Emit, WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, S2C, Op

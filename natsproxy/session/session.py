@@ -34,7 +34,6 @@ from natsproxy.protocol.errors import (
 )
 from natsproxy.rules.interface import BatchResult, Chain, Decision
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Action
 from natsproxy.session.bypass import Bypass
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.control import Control
@@ -44,13 +43,14 @@ from natsproxy.session.login import Login
 from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.subscriptions import MOST_REFUSED
-from natsproxy.session.traffic import Traffic
 from natsproxy.session.values import (
     UNLIMITED,
     UNLIMITED_WORK,
+    Action,
     Budget,
     Hooks,
     SessionSettings,
+    Traffic,
     WorkLimit,
 )
 from natsproxy.wire import encode

@@ -1,15 +1,24 @@
-"""Values that a session is given: settings, hooks, memory budget and work limit."""
+"""Values that go into a session and come out of it.
+
+In: settings, hooks, memory budget and work limit.  Out: the actions that it asks for, in order, and the
+traffic that it has counted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from natsproxy.capture.format.records import Item
+from natsproxy.events import Event
 from natsproxy.option import SIZE_ABOVE_ZERO, setting, words
 from natsproxy.protocol.info import Info
 from natsproxy.session.identity import Identity
 from natsproxy.wire.frames import NO_LIMIT
+from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op
+
+# -- in
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +129,123 @@ class WorkLimit:
 
 
 UNLIMITED_WORK = WorkLimit()
+
+
+# -- out: actions
+
+
+class Send(NamedTuple):
+    """Write bytes: C2S to the server leg, S2C to the client leg."""
+
+    direction: Direction
+    data: bytes | memoryview
+
+
+class Finish(NamedTuple):
+    """No more bytes in this direction: half-close the leg that it goes to."""
+
+    direction: Direction
+
+
+class Record(NamedTuple):
+    """Give an item to the recorder."""
+
+    item: Item
+
+
+class Emit(NamedTuple):
+    """Give an event to its subscribers."""
+
+    event: Event
+
+
+class Authenticate(NamedTuple):
+    """Check the password of a client, and call `Session.authenticated` with the result.
+
+    The client's frames wait meanwhile.
+    """
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Authenticate({self.user!r})"
+
+
+class End(NamedTuple):
+    """End the connection.
+
+    Flush the bytes sent, half-close the client leg and drain it, then close both; `reset`: RST on both, now;
+    with `flush` when the peers have the bytes sent before.
+    """
+
+    cause: str
+    detail: str = ""
+    reset: bool = False
+    flush: bool = False
+
+
+Action = Send | Finish | Record | Emit | Authenticate | End
+
+
+class Actions(list[Action]):
+    """The pending actions of a session; all of its parts append here."""
+
+    __slots__ = ()
+
+    def take(self) -> list[Action]:
+        """Remove and return them."""
+        taken = self.copy()
+        self.clear()
+        return taken
+
+
+# -- out: traffic
+
+WIDTH: Final = len(OPS) + 1  # the numbers of a point: its frames by op, and its bytes
+
+
+class Point(NamedTuple):
+    """A point at which traffic is counted: a direction, and the leg on which its bytes come or go."""
+
+    direction: Direction
+    leg: str
+
+
+POINTS: Final = (Point(C2S, "client"), Point(C2S, "server"), Point(S2C, "server"), Point(S2C, "client"))
+FROM_CLIENT, TO_SERVER, FROM_SERVER, TO_CLIENT = range(4)
+
+
+class Traffic:
+    """The traffic of a connection, or of many: frames by op and bytes at four points.
+
+    Each direction is counted where its bytes come in and where they go out.  numbers: those of one point
+    after the other, in one list, so that many connections are summed quickly.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: list[int] | None = None) -> None:
+        self.numbers = [0] * (WIDTH * len(POINTS)) if numbers is None else numbers
+
+    def add(self, other: Traffic) -> None:
+        """Add the traffic of another connection."""
+        self.numbers = [one + more for one, more in zip(self.numbers, other.numbers, strict=True)]
+
+    def copy(self) -> Traffic:
+        """Return a copy."""
+        return Traffic(self.numbers.copy())
+
+    def frames(self, point: int) -> list[int]:
+        """Return the frames at a point, by op."""
+        return self.numbers[point * WIDTH : point * WIDTH + WIDTH - 1]
+
+    def bytes(self, point: int) -> int:
+        """Return the bytes at a point."""
+        return self.numbers[point * WIDTH + WIDTH - 1]
+
+    def messages(self, point: int) -> int:
+        """Return the messages at a point, with and without headers."""
+        first = point * WIDTH
+        ops = (Op.PUB, Op.HPUB) if POINTS[point].direction == C2S else (Op.MSG, Op.HMSG)
+        return sum(self.numbers[first + op] for op in ops)

@@ -15,7 +15,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.traffic import FROM_CLIENT, TO_SERVER
+from natsproxy.session.values import FROM_CLIENT, TO_SERVER
 from natsproxy.testing import NatsServer
 from natsproxy.wire.ops import Op
 

@@ -17,9 +17,8 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.actions import Send
 from natsproxy.session.session import Session
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Send, SessionSettings
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.scanner import COMPILED
 from tests.benchmarks import rules_live

@@ -29,9 +29,8 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Action
 from natsproxy.session.session import Session
-from natsproxy.session.values import UNLIMITED_WORK, WorkLimit
+from natsproxy.session.values import UNLIMITED_WORK, Action, WorkLimit
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import Direction, Op
 from tests.kit.captures import legs

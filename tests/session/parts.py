@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from natsproxy.capture.format.records import Frames
-from natsproxy.session.actions import Action, End, Record, Send
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.identity import NO_CERTIFICATE
-from natsproxy.session.values import UNLIMITED, UNLIMITED_WORK, Budget, SessionSettings
+from natsproxy.session.values import (
+    UNLIMITED,
+    UNLIMITED_WORK,
+    Action,
+    Budget,
+    End,
+    Record,
+    Send,
+    SessionSettings,
+)
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, Direction

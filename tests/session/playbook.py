@@ -25,10 +25,9 @@ from natsproxy.rules.interface import (
     SubscriptionCheck,
     View,
 )
-from natsproxy.session.actions import Action, Authenticate, Emit, End, Finish, Record, Send
 from natsproxy.session.identity import Certificate
 from natsproxy.session.session import Session
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Action, Authenticate, Emit, End, Finish, Record, Send, SessionSettings
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction

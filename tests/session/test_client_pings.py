@@ -9,7 +9,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.traffic import FROM_CLIENT, TO_CLIENT, TO_SERVER
+from natsproxy.session.values import FROM_CLIENT, TO_CLIENT, TO_SERVER
 from natsproxy.wire.ops import C2S, Op
 from tests.session.playbook import CONNECT, INFO, OneRule, Playbook
 

@@ -9,8 +9,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import End
-from natsproxy.session.traffic import FROM_CLIENT, TO_SERVER
+from natsproxy.session.values import FROM_CLIENT, TO_SERVER, End
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from tests.session.playbook import CONNECT, INFO, Playbook
 

@@ -8,8 +8,8 @@ import pytest
 
 from natsproxy.rules.interface import Decision, LinkConditions
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import End
 from natsproxy.session.fences import Fences
+from natsproxy.session.values import End
 from natsproxy.wire.ops import C2S, S2C, Op
 from tests.session.parts import Parts, frame, run
 

@@ -29,9 +29,8 @@ from natsproxy.log import log_event
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.actions import Action, Emit, Record
 from natsproxy.session.session import Session
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Action, Emit, Record, SessionSettings
 from natsproxy.testing.frame_log import FrameFilter, FrameLog
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.kit.captures import MONO, write

@@ -14,9 +14,8 @@ from natsproxy.events import Greeted, Notice
 from natsproxy.rules.interface import Decision, EmptyChain, LinkConditions
 from natsproxy.rules.model.verdicts import Close
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import End, Send
 from natsproxy.session.session import Session
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import End, Send, SessionSettings
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op, op_mask

@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.format.records import Frames
-from natsproxy.session.actions import Action, Record, Send
 from natsproxy.session.direction import UNSENT
-from natsproxy.session.traffic import POINTS, WIDTH, Traffic
+from natsproxy.session.values import POINTS, WIDTH, Action, Record, Send, Traffic
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
 from tests.rules.engine.test_static_decisions import INFO, RULES, RuleSession, frames

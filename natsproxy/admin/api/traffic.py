@@ -13,7 +13,7 @@ from natsproxy.admin.connection_facts import ORDERS, ConnectionFacts, facts_of
 from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
 from natsproxy.net.relay import Relay
-from natsproxy.session.traffic import FROM_CLIENT, TO_CLIENT
+from natsproxy.session.values import FROM_CLIENT, TO_CLIENT
 
 SORTS: Final = tuple(name for name in ORDERS if name not in ("stop", "reason"))
 _MOST: Final = 1000  # connections in one answer

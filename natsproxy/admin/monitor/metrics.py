@@ -28,7 +28,7 @@ from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.admin.slices import sliced
 from natsproxy.admin.statistics import BOUNDS, Durations
 from natsproxy.events import SHADOWED
-from natsproxy.session.traffic import POINTS, Traffic
+from natsproxy.session.values import POINTS, Traffic
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import OPS
 

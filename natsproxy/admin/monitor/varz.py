@@ -18,7 +18,7 @@ from natsproxy.admin.monitor.go_values import timestamp, uptime
 from natsproxy.admin.monitor.process import resident_bytes
 from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.session import close_reasons
-from natsproxy.session.traffic import FROM_CLIENT, TO_CLIENT
+from natsproxy.session.values import FROM_CLIENT, TO_CLIENT
 from natsproxy.units import SECOND
 
 _KINDS: Final = ("clients", "routes", "gateways", "leafs")

@@ -10,9 +10,8 @@ from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
-from natsproxy.session.actions import Action, End, Send
 from natsproxy.session.session import Session
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Action, End, Send, SessionSettings
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import MS, FakeView, S, Wire
 from tests.session.playbook import Playbook

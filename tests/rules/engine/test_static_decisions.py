@@ -16,9 +16,8 @@ from natsproxy.rules.engine.static_decisions import BASE_ENTRIES, MAX_ENTRIES
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import Decision
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.actions import Action, Emit, Record, Send
 from natsproxy.session.session import Session
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Action, Emit, Record, Send, SessionSettings
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames as parse_frames
