@@ -222,7 +222,7 @@ cdef class Connection:
             self.plane.make_ready(flow)
 
     def take(self, int direction):
-        """Hand over what was passed since the last call: `None`, or the fields of `session/bypass.py`.
+        """Hand over what was passed since the last call: `None`, or the fields of `Passed`.
 
         The open frame is `None`, or op, ordinals on both legs, size, bytes that are missing, and the bytes that
         came, of which there is only the control line if nobody records; from then on it is the session's.

@@ -15,7 +15,7 @@ from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.net.plane_interface import Rider
 from natsproxy.net.timeslice import Timeslice
-from natsproxy.session.bypass import Passed
+from natsproxy.session.direction import Passed
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 

@@ -83,8 +83,8 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
         """Apply the state of the session's pipes to the flows."""
         session = self.relay.session
         for direction in (C2S, S2C):
-            clear = session.bypass.clear(direction)
-            decisions = session.bypass.decisions(direction) if clear else None
+            clear = session.clear(direction)
+            decisions = session.decisions(direction) if clear else None
             self.update_flow(direction, clear, session.pipes[direction], recording, decisions)
 
     def leave(self) -> tuple[bytes, bytes]:

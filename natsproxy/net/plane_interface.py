@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, PlaneLeg
 from natsproxy.net.timeslice import Timeslice
-from natsproxy.session.bypass import PassedFrames
+from natsproxy.session.direction import PassedFrames
 from natsproxy.session.session import Session
 from natsproxy.wire.ops import Direction
 

@@ -145,12 +145,12 @@ class Relay:
             finally:  # a bug there must not keep the sockets
                 place, self._place = self._place, None
                 rests = place.leave()
-            self.session.bypass.leave(rests)
+            self.session.take_over(rests)
 
     def _catch_up(self) -> None:
         """Let the session count the frames that bypassed it: called before it does anything."""
         if self._place is not None:
-            self.session.bypass.catch_up(self._place)
+            self.session.catch_up(self._place)
 
     def _update_plane(self) -> None:
         """Tell the plane the state of the session; call whenever the session has worked."""

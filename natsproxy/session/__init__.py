@@ -1,9 +1,9 @@
 """One proxied connection as a state machine without I/O: events in, actions out.
 
 In: bytes of a direction, the end of a stream, time, another chain of rules (`Session`).  Out: a list of
-actions in order: send, half-close, record, emit an event, end the connection (`actions.py`).
+actions in order: send, half-close, record, emit an event, end the connection (`values.py`).
 
 Read `session.py` first: it has the theory.  Then `phase.py` (how far a connection is), `connection.py` (its
 parts) and `direction.py` (the path of the bytes).  `fences.py` explains where answers of the proxy are
-inserted among the server's.
+inserted among the server's; `values.py` has what goes in and what comes out.
 """

@@ -9,9 +9,8 @@ from __future__ import annotations
 from natsproxy.capture.filter.redact import Secrets
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
-from natsproxy.session.client_pings import ClientPings
 from natsproxy.session.direction import DirectionPipe, PipeContext
-from natsproxy.session.fences import Fences
+from natsproxy.session.fences import ClientPings, Fences
 from natsproxy.session.identity import Certificate
 from natsproxy.session.phase import Lifecycle
 from natsproxy.session.subscriptions import Subscriptions
@@ -63,7 +62,7 @@ class ProxiedConnection:
         self.lifecycle = Lifecycle(conn, self.actions, shut=shut)
         self.fences = Fences(self.pipes, self.lifecycle, settings.fence_timeout)
         self.subscriptions = Subscriptions(self.pipes, self.fences, self.lifecycle)
-        self.client_pings = ClientPings(self.pipes, self.lifecycle, self.subscriptions)
+        self.client_pings = ClientPings(self.pipes, self.lifecycle, self.subscriptions.watch_ops)
         self.subs = self.subscriptions.table
         self.introduce(Connect())
 

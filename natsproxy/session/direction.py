@@ -4,14 +4,18 @@ Both directions run the same code: a pipe uses its direction only as a label.  A
 batched into one slice, which is sent and recorded as a whole.  A frame whose payload is still coming is an
 *open* frame: it was decided on at its control line, its bytes follow as `Body`, its record is written when it
 ends.
+
+Frames that nobody wants may bypass the session: a native plane forwards them by itself while nothing is to be
+done between two of them (`clear`), and applies decisions that the rules made in advance.  They are counted
+here afterwards, before the session does anything (`catch_up`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
 from natsproxy.capture.format.records import Flags, Frames, OpaqueRecord
@@ -334,6 +338,42 @@ class Deciding(NamedTuple):
     steps: Iterator[None]
 
 
+class OpenPassed(NamedTuple):
+    """A bypassed frame that is not complete: the direction takes it over.
+
+    ordinal, out: its numbers on both legs.  size: its bytes, `missing` of which have not come.  data: those
+    that have, where they are recorded, else its control line.
+    """
+
+    op: int
+    ordinal: int
+    out: int
+    size: int
+    missing: int
+    data: bytes
+
+
+Passed = tuple[
+    int,
+    int,
+    int,
+    Iterable[tuple[int, int]],
+    tuple[int, int, int, int, int, bytes] | None,
+    int,
+    Iterable[tuple[int, int]],
+]
+"""Frames received, frames sent, bytes received, frames by op, the fields of an `OpenPassed`, bytes sent, and
+dropped frames by op."""
+
+
+class PassedFrames(Protocol):
+    """Counts the frames that a plane passed by itself."""
+
+    def take(self, direction: int) -> Passed | None:
+        """Return the counts since the last call, None if nothing passed."""
+        ...
+
+
 class DirectionPipe:
     """One direction of one session.
 
@@ -397,6 +437,39 @@ class DirectionPipe:
     def out_next(self) -> int:
         """The ordinal of the next frame that goes out."""
         return self.sender.out_next
+
+    # -- frames that bypass the session
+
+    @property
+    def clear(self) -> bool:
+        """True if unwanted frames may bypass the session here: nothing is to be done between them."""
+        return (
+            self.phase is PipePhase.FRAMED
+            and self.open is None
+            and not (self.outbox.active or self.swallowing or self.later)
+            and self.scanner.idle
+            and not self.records.suspicious
+        )
+
+    def catch_up(self, passed: Passed) -> None:
+        """Count frames that were bypassed, and take over the last one where it is not complete."""
+        frames, sent, size, ops, opened, out, dropped = passed
+        self.in_bytes += size
+        self.sender.out_next += sent
+        self.sender.out_bytes += out
+        for op, count in dropped:
+            self.sender.surplus[op] -= count
+        self.scanner.skip(frames, size, ops)
+        if opened is not None:
+            op, ordinal, went, whole, missing, data = OpenPassed(*opened)
+            self.open = OpenFrame(Op(op), ordinal, data, data, None, whole, went)
+            self.scanner.skip_into(missing)
+
+    def take_over(self, rest: bytes) -> None:
+        """Take over an unfinished control line."""
+        if rest:
+            self.in_bytes += len(rest)
+            self.scanner.feed(rest)
 
     # -- frames that pass
 

@@ -1,4 +1,4 @@
-"""Fences: PINGs that the proxy injects, and the FIFO that tells whose PONG the server sends.
+"""PINGs of ours, to the server (fences) and to the client, and whose PONGs come back.
 
 Theory
 1. A PONG has no identifier, and the server answers PINGs in order.  So a FIFO of owners tells whose PONG
@@ -10,6 +10,10 @@ Theory
 4. The client of a suspended connection is answered even if the server has stopped: its fences pass without
    their PONGs after a short time-out.  Where the server takes no bytes, the answers wait for that time-out in
    a fence without a PING (`Fences._unasked`).
+5. A PING of ours to the client asks it for a sign of life.  The client answers in order too: its PONG comes
+   behind those of all PINGs that went to the client before, the server's and ours; their number, less the
+   PONGs that have come, is known when it is sent.  It ends here: the server did not ask for it.
+6. Nothing asynchronous reaches a client before its first PONG: a PING that is wanted earlier waits for that.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from typing import Final
 from natsproxy.session import close_reasons
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import OVERHEAD
-from natsproxy.session.phase import Lifecycle
+from natsproxy.session.phase import Lifecycle, Phase
 from natsproxy.units import MILLISECOND
 from natsproxy.wire import encode
 from natsproxy.wire.ops import Op
@@ -197,3 +201,77 @@ class Fences:
     def clear(self) -> None:
         """Forget all fences, whose work refers to the connection."""
         self._owners, self._last, self._unasked = _NOBODY, None, None
+
+
+Answered = Callable[[int], None]
+"""Called with the time (ns)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Ping:
+    """A PING that was sent.  ahead: the PONGs that come before its own."""
+
+    ahead: int
+    answered: Answered
+
+
+class ClientPings:
+    """Our PINGs to one client, which ask it for a sign of life.
+
+    watch_ops: makes the scanners stop at the ops that are needed now; called after `watched` of the c2s pipe
+    has changed.
+    """
+
+    __slots__ = ("_c2s", "_early", "_lifecycle", "_s2c", "_sent", "_watch_ops")
+
+    def __init__(
+        self,
+        pipes: tuple[DirectionPipe, DirectionPipe],
+        lifecycle: Lifecycle,
+        watch_ops: Callable[[], None],
+    ) -> None:
+        self._c2s, self._s2c = pipes
+        self._lifecycle = lifecycle
+        self._watch_ops = watch_ops
+        self._early: tuple[Answered, ...] = ()  # wanted before the client's first PONG
+        self._sent: tuple[_Ping, ...] = ()
+
+    def ask(self, answered: Answered, now: int) -> None:
+        """Send a PING at the next frame boundary; `answered` is called when its PONG comes."""
+        if self._lifecycle.phase is not Phase.READY:
+            self._early += (answered,)
+            return
+        ahead = self._s2c.outgoing(Op.PING) - self._c2s.scanner.counts[Op.PONG]
+        # A client may have sent PONGs that nobody asked for.
+        self._sent += (_Ping(max(0, ahead), answered),)
+        self._watch()
+        self._s2c.inject(encode.PING, Op.PING.bit, now, "proxy")
+
+    def client_is_ready(self, now: int) -> None:
+        """Send the PINGs that were wanted before the client's first PONG."""
+        early, self._early = self._early, ()
+        for answered in early:
+            self.ask(answered, now)
+
+    def pong(self, now: int) -> bool:
+        """Take a PONG of the client; return whether it belongs to a PING of ours."""
+        first, *others = self._sent or (None,)
+        if first is None:
+            return False
+        ours = first.ahead == 0
+        for ping in others if ours else self._sent:
+            ping.ahead = max(0, ping.ahead - 1)
+        if ours:
+            self._sent = tuple(others)
+            self._watch()
+            first.answered(now)
+        return ours
+
+    def _watch(self) -> None:
+        """Look at the client's PONGs only while one of them is awaited."""
+        self._c2s.watched = Op.PONG.bit if self._sent else 0
+        self._watch_ops()
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._early, self._sent = (), ()

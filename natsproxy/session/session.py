@@ -34,10 +34,9 @@ from natsproxy.protocol.errors import (
 )
 from natsproxy.rules.interface import BatchResult, Chain, Decision
 from natsproxy.session import close_reasons
-from natsproxy.session.bypass import Bypass
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.control import Control
-from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe
+from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames
 from natsproxy.session.identity import NO_CERTIFICATE, Certificate
 from natsproxy.session.login import Login
 from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent, PipeEvent
@@ -81,7 +80,7 @@ class Session:
 
     connection: its parts, and what is known of its peers.  pipes: its two directions, c2s first; a relay
     reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: applies the rules.
-    control: the operator's commands.  bypass: lets frames skip the session.
+    control: the operator's commands.
     conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
     records are made from the start.  hooks: the functions of the proxy that it calls.
     """
@@ -106,7 +105,6 @@ class Session:
         self.pipes = connection.pipes
         self.runner = RuleRunner(connection, chain, now)
         self.control = Control(connection, self.runner)
-        self.bypass = Bypass(connection, self.runner)
         self._lifecycle = connection.lifecycle
         self._fences = connection.fences
         self._subscriptions = connection.subscriptions
@@ -197,6 +195,36 @@ class Session:
     def take_actions(self) -> list[Action]:
         """Return the actions since the last call."""
         return self.connection.actions.take()
+
+    # -- frames that bypass the session
+
+    def clear(self, direction: Direction) -> bool:
+        """Return whether unwanted frames may bypass the session: it has nothing to do between them."""
+        phase = self._lifecycle.phase
+        return (
+            (phase is Phase.READY or phase is Phase.CONNECTED)
+            and self.pipes[direction].clear
+            and self._lifecycle.drained is None  # a drain waits for the last answer
+        )
+
+    def decisions(self, direction: Direction) -> object | None:
+        """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
+        if self.runner.batch_function(self.pipes[direction]) is None:
+            return None
+        return self.runner.rules.decisions(direction)
+
+    def catch_up(self, passed: PassedFrames) -> None:
+        """Count the frames that were bypassed, and emit the firings of rules on them."""
+        for pipe in self.pipes:
+            taken = passed.take(pipe.direction)
+            if taken is not None:
+                pipe.catch_up(taken)
+                self.runner.emit_fired()
+
+    def take_over(self, rests: tuple[bytes, bytes]) -> None:
+        """Take over the unfinished control lines from a plane that gives the legs back."""
+        for pipe, rest in zip(self.pipes, rests, strict=True):
+            pipe.take_over(rest)
 
     # -- bytes
 

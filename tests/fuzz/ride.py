@@ -53,7 +53,7 @@ class Ride:
         self.update_flow()
 
     def catch_up(self) -> None:
-        """Count what went by, as `session/bypass.py` does."""
+        """Count what went by, as `DirectionPipe.catch_up` does."""
         taken = self.connection.take(self.direction)
         if taken is not None:
             frames, _, size, ops, opened, *_ = taken

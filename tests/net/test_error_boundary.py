@@ -19,7 +19,6 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
-from natsproxy.session.bypass import Bypass
 from natsproxy.session.control import Control
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.session import Session
@@ -79,7 +78,7 @@ async def close(pairs: list[Pair]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [(Bypass, "catch_up"), (Session, "swap"), (RuleRunner, "update_conditions")]
+    ("where", "name"), [(Session, "catch_up"), (Session, "swap"), (RuleRunner, "update_conditions")]
 )
 async def test_other_rules(where: type, name: str, break_first: Break) -> None:
     """The connection that did not get them passes no frame that they would lose."""
@@ -93,7 +92,9 @@ async def test_other_rules(where: type, name: str, break_first: Break) -> None:
         await close(pairs)
 
 
-@pytest.mark.parametrize(("where", "name"), [(Bypass, "catch_up"), (Session, "next_tick"), (Session, "tick")])
+@pytest.mark.parametrize(
+    ("where", "name"), [(Session, "catch_up"), (Session, "next_tick"), (Session, "tick")]
+)
 async def test_a_deadline(where: type, name: str, break_first: Break) -> None:
     """The deadlines of all connections go on: delayed frames of the others pass in their time."""
     async with stage(chain=RuleChain(load(LATE, KINDS), seed=1)) as made:
@@ -118,7 +119,7 @@ async def test_rules_that_change_while_a_server_is_dialled(break_first: Break) -
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [(Bypass, "catch_up"), (Session, "record"), (Session, "snapshot")]
+    ("where", "name"), [(Session, "catch_up"), (Session, "record"), (Session, "snapshot")]
 )
 async def test_a_capture_that_begins(where: type, name: str, break_first: Break, tmp_path: Path) -> None:
     async with stage() as made:
@@ -134,7 +135,7 @@ async def test_a_capture_that_begins(where: type, name: str, break_first: Break,
     assert {(2, FRAME), (3, FRAME)} <= found
 
 
-@pytest.mark.parametrize(("where", "name"), [(Bypass, "catch_up"), (Session, "record")])
+@pytest.mark.parametrize(("where", "name"), [(Session, "catch_up"), (Session, "record")])
 async def test_a_capture_that_ends(where: type, name: str, break_first: Break, tmp_path: Path) -> None:
     async with stage() as made:
         made.proxy.start_recording(RecordSettings(tmp_path / "x.ncap"))
@@ -164,14 +165,14 @@ async def test_a_sample_for_those_who_look_on(break_first: Break) -> None:
 async def test_a_look_at_the_limits(break_first: Break) -> None:
     async with stage(write_deadline=40 * MILLISECOND) as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(Bypass, "catch_up")
+        break_first(Session, "catch_up")
         await check(made, pairs)
         await close(pairs)
 
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(Bypass, "catch_up"), *((Control, name) for name in ("lame_duck", "requests", "drain"))],
+    [(Session, "catch_up"), *((Control, name) for name in ("lame_duck", "requests", "drain"))],
 )
 async def test_a_drain(where: type, name: str, break_first: Break) -> None:
     async def answer(server: trio.SocketStream) -> None:
@@ -194,7 +195,7 @@ async def test_a_question_for_the_traffic(break_first: Break) -> None:
     """As the metrics ask."""
     async with stage() as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(Bypass, "catch_up")
+        break_first(Session, "catch_up")
         await Statistics(made.proxy, print).traffic()
         await check(made, pairs)
         await close(pairs)

@@ -24,7 +24,6 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
-from natsproxy.session.bypass import Bypass
 from natsproxy.session.session import Session
 from natsproxy.session.values import SessionSettings
 from natsproxy.wire.ops import C2S, S2C, Direction
@@ -74,7 +73,7 @@ async def test_a_bug_at_the_end_of_a_connection_leaves_no_socket_open(
         def fail(*_: object) -> None:
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(Bypass, "catch_up", fail)
+        monkeypatch.setattr(Session, "catch_up", fail)
         await client.send_all(b"PING\r\n")
         assert await made.end_of(1) == close_reasons.INTERNAL
         assert await receive(server, 100) in (b"", b"PING\r\n")
