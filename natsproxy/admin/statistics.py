@@ -18,7 +18,7 @@ import trio
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.slices import sliced
 from natsproxy.errors import place_of
-from natsproxy.events import Closed, Event, Firing, Notice, RecordingResumed
+from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session import close_reasons
@@ -107,6 +107,10 @@ class Statistics:
         elif isinstance(event, RecordingResumed):
             self.gaps += 1
             self.gap_frames += event.frames
+
+    def would_fire(self, rule: str) -> int:
+        """Return how often a rule of that name would have acted, had it not been in shadow."""
+        return sum(self.firings[rule, action] for action in SHADOWED)
 
     @staticmethod
     def epoch() -> int:

@@ -191,13 +191,26 @@ def admin_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that reach an admin API to a command, which gets `client`."""
 
     @functools.wraps(command)
-    def with_client(*args: Any, **values: Any) -> Any:
-        client = client_of({name: values.pop(name) for name in _FIELDS})
-        return command(*args, client=client, **values)
+    def with_client(*args: Any, connect: Callable[[], AdminClient], **values: Any) -> Any:
+        return command(*args, client=connect(), **values)
+
+    return optional_admin(with_client)
+
+
+def optional_admin(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add them to a command that may do without; it gets `connect`, which returns the client.
+
+    `connect` raises ConfigError where no admin API is named.
+    """
+
+    @functools.wraps(command)
+    def with_connect(*args: Any, **values: Any) -> Any:
+        given = {name: values.pop(name) for name in _FIELDS}
+        return command(*args, connect=lambda: client_of(given), **values)
 
     for option in reversed(_OPTIONS):
-        with_client = option(with_client)
-    return with_client
+        with_connect = option(with_connect)
+    return with_connect
 
 
 def client_of(values: Mapping[str, Any]) -> AdminClient:

@@ -51,12 +51,13 @@ def check(read: Callable[[], tuple[Rule, ...]], as_json: bool) -> None:
         raise FoundWrong(str(error)) from None
     if as_json:
         for rule in loaded:
-            gate = rule.gate.describe()
+            gate = rule.action.condition() or rule.gate.describe()
             facts = {"rule": rule.name, "kind": rule.kind, "selector": rule.selector.describe(), "gate": gate}
             click.echo(json.dumps(facts))
         return
     for rule in loaded:
-        click.echo(f"{rule.name}: {rule.kind}, {rule.selector.describe()}; {rule.gate.describe()}")
+        gate = rule.action.condition() or rule.gate.describe()
+        click.echo(f"{rule.name}: {rule.kind}, {rule.selector.describe()}; {gate}")
     click.echo(f"{len(loaded)} rule{'' if len(loaded) == 1 else 's'}, no mistake found")
 
 

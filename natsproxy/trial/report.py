@@ -171,7 +171,7 @@ def frame_facts(one: Judged) -> dict[str, Any]:
     }
 
 
-_STOPS: Final = ("deny", "drop", "answer", "swallow")
+_STOPS: Final = ("deny", "drop", "answer", "swallow", "reply", "suspend")
 _COPIES: Final = (
     "of a publish that does not arrive the answers would not come; its copies for other subscribers, and "
     "what a denied call would have created, are not followed"

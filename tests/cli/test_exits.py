@@ -107,6 +107,8 @@ TABLE: list[tuple[str, int]] = [
     ("rules test mistake.toml whole.ncap", COULD_NOT),
     ("rules test rules.toml none.ncap", COULD_NOT),
     ("rules promote rules.toml none.ncap", COULD_NOT),
+    ("rules promote rules.toml", COULD_NOT),
+    ("rules promote rules.toml --admin http://127.0.0.1:1", COULD_NOT),
     ("rules from-capture none.ncap", COULD_NOT),
     ("rules from-capture whole.ncap", COULD_NOT),
     ("rules list", OK),

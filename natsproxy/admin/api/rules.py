@@ -34,6 +34,7 @@ SHAPES: Final = {
             "ends": text("When it is removed, for a fault for a time.", null=True),
             "ends_in_ns": whole("The time until then.", null=True),
             "firings": whole("How often it has acted (in shadow: would have), over all rules of that name."),
+            "would_fire": whole("How many of these firings were in shadow."),
         }
     ),
     "Rules": fields(
@@ -52,6 +53,7 @@ SHAPES: Final = {
             "ends": {},
             "ends_in_ns": {},
             "firings": {},
+            "would_fire": {},
         },
     ),
 }
@@ -88,6 +90,7 @@ def _to_json(managed: ManagedProxy, entry: RuleEntry) -> dict[str, Any]:
         "ends": None if left is None else times.iso(now_ns() + left),
         "ends_in_ns": left,
         "firings": managed.proxy.fired[entry.rule.name],
+        "would_fire": managed.statistics.would_fire(entry.rule.name),
     }
 
 

@@ -150,7 +150,9 @@ class RulesView {
       row.fired.classList.add("now");
     }
     row.count = one.firings;
-    put(row.fired, one.firings ? `fired ${count(one.firings)}×` : "not fired");
+    const acted = one.firings - one.would_fire;
+    const told = [acted && `fired ${count(acted)}×`, one.would_fire && `would have fired ${count(one.would_fire)}×`];
+    put(row.fired, told.filter(Boolean).join(", ") || "not fired");
   }
 
   turn(name, enabled) {
