@@ -67,7 +67,7 @@ class _AsTyped(click.Command):
     default="",
     metavar="COMMAND",
     help="Shell command that looks at the server after each run: its exit code and its output must be "
-    "those of clean runs.",
+    "those of clean runs.  It has 60s, or --timeout if that is less.",
 )
 @click.option(
     "--faults",

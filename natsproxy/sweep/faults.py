@@ -196,6 +196,22 @@ FAULTS: Final = (
         by_state=True,
     ),
     Fault(
+        "reset-head",
+        "reset",
+        "a host crashes while it sends: its peer has a part of a control line, and then an error",
+        _to_the_client,
+        _one("reset", at="head"),
+        by_state=True,
+    ),
+    Fault(
+        "reset-payload",
+        "reset",
+        "a host crashes while it sends a payload, the larger the payload the likelier",
+        _brings_payload,
+        _one("reset", at="payload"),
+        by_state=True,
+    ),
+    Fault(
         "error-409",
         "error",
         "somebody deletes the consumer, or its inactivity threshold does, while a pull waits",

@@ -28,6 +28,8 @@ _RANKS: Final = {
     "cut-payload": 3.4,
     "cut-head": 3.6,
     "reset": 5.0,
+    "reset-payload": 5.1,
+    "reset-head": 5.15,
     "restart": 5.2,
     "restart-lose-memory": 5.4,
     "pause": 20.0,

@@ -47,14 +47,15 @@ async def run_once(
     *,
     trial: Trial | None = None,
     check: str = "",
+    check_limit: float = LIMIT,
     seed: int = 1,
 ) -> Run:
     """Run a program once, before a server that `world` gives it; everything has ended when this returns.
 
     trial: its rules are in force from the start; None for a baseline.  folder: gets the recording
     (`run.ncap`, in place of an older one) and the end of the output (`output.txt`).  limit: seconds that the
-    program has.  check: a shell command that looks at the server after the run.  seed: of the rules' random
-    choices.
+    program has.  check: a shell command that looks at the server after the run.  check_limit: seconds that it
+    has.  seed: of the rules' random choices.
     Where there is no server, or the program cannot be started, the run has that as its problem.  Raises
     ConfigError for rules that cannot be used.
     """
@@ -68,7 +69,7 @@ async def run_once(
         async with world.server() as server:
             await one.run(server, seed)
             if check and not one.result.problem:
-                await one.check(check, server.url)
+                await one.check(check, server.url, check_limit)
     except* NatsproxyError as errors:
         one.result.problem = one.result.problem or str(first_error(errors))
     try:
@@ -186,10 +187,10 @@ class _OneRun:
             return f"{self._name} {how}: it needs a terminal or an input, and has none{printed}"
         return ""
 
-    async def check(self, command: str, url: str) -> None:
+    async def check(self, command: str, url: str, limit: float) -> None:
         """Run the user's check."""
-        code, output = await run_shell(command, url, LIMIT)
+        code, output = await run_shell(command, url, limit)
         if code is None:
-            how = f"did not end within {in_seconds(LIMIT)}"
+            how = f"did not end within {in_seconds(limit)}"
             self.result.problem = str(command_failed("check", command, how, output))
         self.result.check_code, self.result.check_output = code, output

@@ -18,6 +18,8 @@ _FAULTS: Final = {
     "cut-head": "the connection is cut in the middle of the control line of {place}",
     "cut-payload": "the connection is cut in the middle of the payload of {place}",
     "cut": "the connection is cut at {place}",
+    "reset-head": "the connection is reset in the middle of the control line of {place}",
+    "reset-payload": "the connection is reset in the middle of the payload of {place}",
     "reset": "the connection is reset at {place}",
     "pause": "the link stops at {place}, and both ends stay connected",
     "drop": "{place} is lost",

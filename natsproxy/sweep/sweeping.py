@@ -25,6 +25,7 @@ import trio
 
 from natsproxy.converters import duration
 from natsproxy.errors import ConfigError
+from natsproxy.processes.user_command import LIMIT
 from natsproxy.sweep import faults, plan
 from natsproxy.sweep.causes import Cause, Judged, cause_of
 from natsproxy.sweep.folder import Folder
@@ -55,8 +56,9 @@ class SweepOptions:
     shard: number and number of parts.  baseline: clean runs.  confirm: runs of a trial before it is a
     finding.  budget: seconds in which trials begin, None: until all are done.  jobs: runs at once, where the
     world allows it.  patience: seconds that a run has at least, and never below four clean runs; None: by the
-    traffic.  limit: seconds for a clean run.  depth: 2 for faults in the recovery from another one.  check: a
-    shell command that tells, by exit code and output, whether the program has done its work.
+    traffic.  limit: seconds for a clean run, and for `check` (60 at most).  depth: 2 for faults in the
+    recovery from another one.  check: a shell command that tells, by exit code and output, whether the
+    program has done its work.
     """
 
     faults: tuple[str, ...] = ()
@@ -311,9 +313,15 @@ class Sweep:
     async def _once(self, shown: str, folder: Path, limit: float, trial: Trial | None = None) -> Run:
         self.running[shown] += 1
         try:
-            check, seed = self.options.check, self.options.seed
             return await run_once(
-                self._world, self._program, folder, limit, trial=trial, check=check, seed=seed
+                self._world,
+                self._program,
+                folder,
+                limit,
+                trial=trial,
+                check=self.options.check,
+                check_limit=min(LIMIT, self.options.limit),
+                seed=self.options.seed,
             )
         finally:
             self.running[shown] -= 1

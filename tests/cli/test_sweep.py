@@ -20,6 +20,7 @@ import pytest
 from natsproxy.cli.sweep import _again, sweep
 from natsproxy.processes.family import processes
 from natsproxy.testing import NatsServer
+from tests.kit.authority import Authority
 from tests.kit.process import ProxyProcess
 from tests.sweep.kit import HELLO, lives
 
@@ -273,6 +274,47 @@ def test_trials_that_cannot_be_run_are_no_success(swept: Swept, tmp_path: Path) 
     assert again.returncode == 0
     assert "2 tried: 1 failed loudly, 1 not reached" in again.stderr
     assert "could not run: 1 of the trials" in again.stderr
+
+
+@pytest.mark.server
+def test_a_check_that_does_not_end_stops_the_sweep_at_its_first_clean_run(
+    swept: Swept, tmp_path: Path
+) -> None:
+    check = "echo looking; echo $$ > pid; setsid sleep 100"
+    done = swept(GIVES_UP, *QUICK, "--check", check, "--timeout", "2s")
+    assert (done.returncode, done.stdout) == (2, "")
+    said = f"Error: the check command {check!r} did not end within 2 s: looking\n"
+    assert done.stderr == f"running without a fault\n{said}"
+    assert not lives((tmp_path / "pid").read_text().strip())
+
+
+@pytest.mark.server
+def test_a_check_that_ends_not_after_a_fault_is_no_verdict(swept: Swept) -> None:
+    """It may be the check itself that hangs: that is said, and is neither a finding nor a success."""
+    check = "echo >> n; test $(wc -l < n) -le 2 || sleep 100"
+    done = swept(GIVES_UP, *QUICK, "--check", check, "--timeout", "2s", "--jobs", "1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "could not run: 2 of the trials: the check command" in done.stderr
+    assert "did not end within 2 s" in done.stderr
+
+
+@pytest.mark.server
+def test_a_server_with_tls(swept: Swept, tmp_path: Path) -> None:
+    """The program speaks plain NATS; a wrong authority is a sentence, and no run begins."""
+    (tmp_path / "other").mkdir()
+    authority, other = Authority(tmp_path), Authority(tmp_path / "other")
+    with NatsServer(authority.server_config()) as server:
+        world = ("--upstream", f"tls://localhost:{server.port}", "--upstream-tls-ca")
+        done = swept(WAITS, *QUICK, world=(*world, str(authority.file)))
+        assert done.returncode == 1, done.stderr
+        assert [line.partition("-of-")[0] for line in done.stdout.splitlines()] == [
+            "01-deaf-drop-PUB",
+            "02-deaf-drop-MSG",
+        ]
+        refused = swept(WAITS, *QUICK, world=(*world, str(other.file)))
+        assert (refused.returncode, refused.stdout) == (2, "")
+        _, said = refused.stderr.splitlines()
+        assert "the peer's certificate is refused" in said
 
 
 @pytest.mark.parametrize(

@@ -85,9 +85,8 @@ async def test_children_that_end_soon_are_not_left(tmp_path: Path) -> None:
     assert (done.code, done.problem) == (0, "")
 
 
-async def test_check_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "LIMIT", 0.3)
-    done = await run(python(""), tmp_path, check="echo begins; sleep 100")
+async def test_check_without_an_end(tmp_path: Path) -> None:
+    done = await run(python(""), tmp_path, check="echo begins; sleep 100", check_limit=0.3)
     assert (done.check_code, done.check_output) == (None, "begins\n")
     assert done.problem == "the check command 'echo begins; sleep 100' did not end within 0.3 s: begins"
 

@@ -61,10 +61,11 @@ def test_only_messages_are_lost_alone(route: tuple[str, str], lost: bool) -> Non
 
 
 def test_a_part_of_a_frame_is_for_clients_only() -> None:
-    cuts = {"cut", "cut-head", "cut-payload"}
-    assert offered(place("s2c", "MSG", "orders.*", size=5)) & cuts == cuts
-    assert offered(place("s2c", "MSG", "orders.*")) & cuts == {"cut", "cut-head"}
-    assert offered(place("c2s", "PUB", "orders.*", size=5)) & cuts == {"cut"}
+    for end in ("cut", "reset"):
+        cuts = {end, f"{end}-head", f"{end}-payload"}
+        assert offered(place("s2c", "MSG", "orders.*", size=5)) & cuts == cuts
+        assert offered(place("s2c", "MSG", "orders.*")) & cuts == {end, f"{end}-head"}
+        assert offered(place("c2s", "PUB", "orders.*", size=5)) & cuts == {end}
 
 
 def test_a_pause_stops_both_directions_at_the_login_or_at_a_message() -> None:

@@ -98,6 +98,9 @@ def test_a_reset_is_tried_once_at_each_state() -> None:
     plan = planned(trials(places, ["reset"]))
     assert [trial.place.state for trial in plan.first] == [states[0], states[2]]
     assert len(planned(trials(places, ["cut"])).first) == 8
+    heard = [place("MSG", n, states[n // 4], subject="orders.*")._replace(size=5) for n in range(8)]
+    parts = [trial.fault for trial in planned(trials(heard, ["reset"])).first]
+    assert parts == ["reset", "reset-payload", "reset-head"]
 
 
 def test_what_failed_last_time_comes_before_all_classes() -> None:

@@ -9,7 +9,8 @@ import pytest
 import trio
 
 from natsproxy.capture.read.reader import open_capture
-from natsproxy.sweep.values import OpenConnection
+from natsproxy.sweep.faults import trials
+from natsproxy.sweep.values import OpenConnection, Place, Position
 from tests.sweep.kit import lives, python, run, shell, trial
 
 ANSWERS = """
@@ -91,3 +92,24 @@ async def test_processes_of_a_program_that_hangs_are_ended(tmp_path: Path) -> No
     assert done.code is None
     assert len(pids.read_text().split()) == 3
     assert not [pid for pid in pids.read_text().split() if lives(pid)]
+
+
+@pytest.mark.parametrize(("fault", "part"), [("reset-head", "MSG jo"), ("reset-payload", "MSG job 1 2\r\nh")])
+async def test_a_connection_is_reset_inside_a_frame(fault: str, part: str, tmp_path: Path) -> None:
+    """The program has a part of the message, and then an error where a cut would be an end."""
+    program = python("""
+    link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+    got = b""
+    try:
+        while data := link.recv(4096):
+            got += data
+        print("end")
+    except ConnectionResetError:
+        print(repr(got))
+    """)
+    at = Place(Position("hello/1", "s2c", "MSG", "job", 1), "", size=2)
+    (made,) = trials([at], [fault])
+    done = await run(program, tmp_path, trial=made)
+    assert done.code == 0
+    assert done.output.startswith(f"{part.encode()!r}"[:-1])
+    assert "hi" not in done.output
