@@ -54,7 +54,7 @@ def write_finding(path: Path, finding: Finding, result: SweepResult) -> Path:
 
 
 def _checks(capture: Path) -> str:
-    """Return what went wrong in a history, a line each."""
+    """Return what went wrong in a recording, a line each."""
     found = (one for one in check_captures([capture]) if one.found)
     return "".join(printable(f"{one.check}: {one.sentence}") + "\n" for one in found)
 

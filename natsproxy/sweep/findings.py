@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from natsproxy.errors import ConfigError
 from natsproxy.sweep.causes import Cause, Judged, cause_of
-from natsproxy.sweep.history import history
 from natsproxy.sweep.sentences import sentence
+from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.trial_facts import trial_facts
 
 _SIMPLE: Final = ("drop", "cut", "late", "duplicate", "reset", "error", "pause", "overtake", "restart")
@@ -94,7 +94,7 @@ def simplicity(one: Judged) -> tuple[Any, ...]:
 
 
 def _sentence(one: Judged) -> str:
-    return sentence(one.trial, one.judgement, one.run, history(one.run.capture))
+    return sentence(one.trial, one.judgement, one.run, traffic(one.run.capture))
 
 
 # -- accepted findings

@@ -62,8 +62,8 @@ def places_of(run: Traffic) -> list[Place]:
         words = BY_CLOCK if timed else ", ".join(filter(None, (_part(seen[kind], kinds[kind]), state)))
         position = Position(one.key, *selection, n)
         frame = one.frame
-        reply = bool(frame.reply) and parse_ack(frame.reply) is None
-        made.append(Place(position, words, one.t, one.ordinal, frame.size, reply, timed, of, acked))
+        reply, t = bool(frame.reply) and parse_ack(frame.reply) is None, one.t - run.began
+        made.append(Place(position, words, t, one.ordinal, frame.size, reply, timed, of, acked))
     return made
 
 

@@ -24,7 +24,7 @@ from natsproxy.replay.conversation.identifier_map import IdentifierMap, LearnedP
 from natsproxy.replay.conversation.match_options import DEFAULT, MatchOptions
 from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.diff.compared_frame import group_of
-from natsproxy.sweep.history import Sent, group
+from natsproxy.sweep.traffic import Arrived, group
 from natsproxy.wire.frames import Frame
 
 _ALIKE: Final = 256
@@ -62,7 +62,7 @@ class Pairs:
     extra: dict[int, int | None] = field(default_factory=dict)
 
 
-def learn(runs: Sequence[Sequence[Sent]]) -> Comparable:
+def learn(runs: Sequence[Sequence[Arrived]]) -> Comparable:
     """Return what can be compared, from the publishes of several clean runs."""
     found = Comparable()
     for other in runs[1:]:
@@ -75,7 +75,7 @@ def learn(runs: Sequence[Sequence[Sent]]) -> Comparable:
     return found
 
 
-def _learn_one(ours: Sequence[Sent], theirs: Sequence[Sent], found: Comparable) -> bool:
+def _learn_one(ours: Sequence[Arrived], theirs: Sequence[Arrived], found: Comparable) -> bool:
     """Learn from the first row that differs; tell whether there was one."""
     for name, (missing, extra) in _unequal(ours, theirs, found).items():
         if len(missing) != len(extra):
@@ -98,7 +98,7 @@ def _only_number(found: Comparable, name: str) -> None:
 
 
 def _unequal(
-    ours: Sequence[Sent], theirs: Sequence[Sent], found: Comparable
+    ours: Sequence[Arrived], theirs: Sequence[Arrived], found: Comparable
 ) -> dict[str, tuple[list[int], list[int]]]:
     """Return the publishes without a partner of both sides, by row."""
     pairs = pair(ours, theirs, found)
@@ -137,7 +137,7 @@ def _ignore(found: Comparable, subject: bytes, difference: Difference) -> bool:
     return True
 
 
-def pair(ours: Sequence[Sent], theirs: Sequence[Sent], rules: Comparable) -> Pairs:
+def pair(ours: Sequence[Arrived], theirs: Sequence[Arrived], rules: Comparable) -> Pairs:
     """Pair the publishes of two runs: first those that are equal, then those that agree.
 
     A publish that went on to the server finds its partner before one that did not.
@@ -154,7 +154,7 @@ def pair(ours: Sequence[Sent], theirs: Sequence[Sent], rules: Comparable) -> Pai
     return found
 
 
-Open = dict[int, Sent]
+Open = dict[int, Arrived]
 
 
 def _equal(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, int]]:
@@ -237,7 +237,7 @@ def _by_number(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int
 
 
 def _repeated(
-    left: Open, partner: dict[int, int], ours: Sequence[Sent], theirs: Sequence[Sent], rules: Comparable
+    left: Open, partner: dict[int, int], ours: Sequence[Arrived], theirs: Sequence[Arrived], rules: Comparable
 ) -> Iterable[tuple[int, int | None]]:
     """Yield the publishes that are left, each with the one of its own run that it repeats."""
     by_content: dict[tuple[bytes, bytes, bytes], int] = {}
@@ -259,7 +259,7 @@ def _repeated(
         yield number, found
 
 
-def _passed_first(publishes: Open) -> Iterable[tuple[int, Sent]]:
+def _passed_first(publishes: Open) -> Iterable[tuple[int, Arrived]]:
     return sorted(publishes.items(), key=lambda item: (not item[1].passed, item[0]))
 
 
@@ -272,7 +272,7 @@ def content(frame: Frame) -> tuple[bytes, bytes, bytes]:
     return frame.subject, frame.headers if frame.header_size else b"", frame.body
 
 
-def out_of_order(pairs: Pairs, ours: Sequence[Sent], theirs: Sequence[Sent]) -> dict[int, int]:
+def out_of_order(pairs: Pairs, ours: Sequence[Arrived], theirs: Sequence[Arrived]) -> dict[int, int]:
     """Return the publishes of the second run that come before one which was ahead of them, with that one.
 
     Only publishes on one subject and one connection of the second run have an order.
@@ -291,6 +291,6 @@ def out_of_order(pairs: Pairs, ours: Sequence[Sent], theirs: Sequence[Sent]) -> 
     return found
 
 
-def counts(publishes: Iterable[Sent]) -> Counter[str]:
+def counts(publishes: Iterable[Arrived]) -> Counter[str]:
     """Return the number of publishes by row."""
     return Counter(map(group, publishes))

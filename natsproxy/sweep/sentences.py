@@ -8,7 +8,7 @@ from typing import Final
 
 from natsproxy.printable import printable
 from natsproxy.rules.model.gate import ordinal
-from natsproxy.sweep.history import History
+from natsproxy.sweep.traffic import Traffic
 from natsproxy.sweep.troubles import answers, is_request
 from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
 from natsproxy.units import in_seconds
@@ -41,8 +41,8 @@ _WHAT: Final = {
 }
 
 
-def sentence(trial: Trial, judgement: Judgement, run: Run, found: History) -> str:
-    """Return what happens, in a sentence.  found: the history of the run."""
+def sentence(trial: Trial, judgement: Judgement, run: Run, found: Traffic) -> str:
+    """Return what happens, in a sentence.  found: the traffic of the run."""
     happens = _ENDS[judgement.verdict](judgement, run, found)
     return printable(f"After {fault_words(trial)}, {happens}.")
 
@@ -79,12 +79,12 @@ def place_words(place: Place) -> str:
 # -- the end of a run
 
 
-def _wrong(judgement: Judgement, run: Run, found: History) -> str:
+def _wrong(judgement: Judgement, run: Run, found: Traffic) -> str:
     reasons = "; ".join(judgement.reasons)
     return f"the program ends as if all were well (exit code {run.code}), but not as in clean runs: {reasons}"
 
 
-def _stuck(judgement: Judgement, run: Run, found: History) -> str:
+def _stuck(judgement: Judgement, run: Run, found: Traffic) -> str:
     connected = "stays connected" if run.open else "has no connection"
     does = ", ".join([connected, _afterwards(run, found), *_deaf(run)])
     return f"the program {does}, and does not end in {in_seconds(run.limit)}"
@@ -98,7 +98,7 @@ def _deaf(run: Run) -> Iterator[str]:
         yield f"leaves {_count(unread, 'byte')} unread"
 
 
-def _afterwards(run: Run, found: History) -> str:
+def _afterwards(run: Run, found: Traffic) -> str:
     """Return what clients get and send after the fault."""
     at = min((one.t for one in run.firings if one.acted), default=0)
     got = Counter("heartbeat" if one.status == b"100" else "message" for one in found.got if one.t > at)

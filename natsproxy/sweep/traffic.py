@@ -1,34 +1,52 @@
-"""The frames of a recorded run, each with the connection key that its rules see.
+"""The recording of a run, as the lists that positions, timers and the judge ask for.
 
-The key is that of `Connections`: `#ordinal` until the CONNECT, then `name/n`, the n-th client of that name to
-introduce itself; a client without a name keeps its ordinal.  A name that is new in each run (`worker-<uuid>`)
-is known by its template instead: `worker-*/n`.  Only frames that arrived count: those that the
-proxy made are none of the program's.
+The program's side counts: what its clients sent as it came to the proxy, whatever a rule did with it then,
+and what they got as it left the proxy, whether a server or a rule made it.  A message that a rule took on its
+way to the program is in `touched` alone.  Times are ns of the proxy's clock, as in firings.
+
+A frame has the connection key that its rules see, that of `Connections`: `#ordinal` until the CONNECT, then
+`name/n`, the n-th client of that name to introduce itself; a client without a name keeps its ordinal.  A name
+that is new in each run (`worker-<uuid>`) is known by its template instead: `worker-*/n`.
+
+A run is short, and is read whole.  `natsproxy.check` reads captures of any length, with bounded tables.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import CloseRecord, Flags, Frames, OpenRecord
-from natsproxy.capture.read.frames import frames_of
+from natsproxy.capture.read.frames import CapturedFrame, frames_of
 from natsproxy.capture.read.reader import open_capture
+from natsproxy.protocol import headers
 from natsproxy.protocol.connect import parse_connect
+from natsproxy.protocol.jetstream import ACK_PREFIX
+from natsproxy.protocol.meaning import INBOX
 from natsproxy.protocol.template import name_template
+from natsproxy.replay.diff.compared_frame import group_of
+from natsproxy.session import close_reasons
+from natsproxy.units import MILLISECOND
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Direction, Op
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
+
+_OWN: Final = (b"$KV.", b"$O.")
+"""Subjects below `$` that programs publish to: key-value entries and objects."""
+_Ordinal = tuple[ConnectionId, Direction, int]
 
 
 class Arrived(NamedTuple):
-    """A frame that arrived.
+    """A frame that a client or a server sent.
 
     key: the connection key in force at it.  alike: the key that it has by the template of its client's name.
-    t: ns since the start of the recording.  ordinal: its number on its connection and direction.
+    t: when it came.  ordinal: its number on its connection and direction.  passed: it went on.  whole: all of
+    it came and is recorded.  cut: its connection ended inside it, so that no rule saw it.
     """
 
     conn: ConnectionId
@@ -38,54 +56,171 @@ class Arrived(NamedTuple):
     ordinal: int
     frame: Frame
     alike: str = ""
+    passed: bool = True
+    whole: bool = True
+    cut: bool = False
 
 
-class Traffic(NamedTuple):
+class Got(NamedTuple):
+    """A message that a client got.  t: when it left.  made: a rule made it."""
+
+    t: int
+    conn: ConnectionId
+    frame: Frame
+    made: bool = False
+
+    @property
+    def status(self) -> bytes:
+        """The code of its status line, `b""` without one."""
+        return headers.parse(self.frame.headers).code if self.frame.header_size else b""
+
+
+class Lost(NamedTuple):
+    """A connection ended, and not because its client had closed it."""
+
+    t: int
+    conn: ConnectionId
+
+
+class Touched(NamedTuple):
+    """A frame that was withheld, or held for longer than a millisecond."""
+
+    t: int
+    direction: Direction
+    frame: Frame
+
+
+@dataclass
+class Traffic:
     """A recorded run.
 
-    frames: by the time of their arrival.  opened, closed: when connections did (ns since the start).
-    names: of the clients.
+    arrived: the frames by the time of their arrival.  opened, closed: when connections did.  got: by the time
+    when they left.  began: the time of the first record.  names: of the clients.
     """
 
-    frames: list[Arrived]
-    opened: dict[ConnectionId, int]
-    closed: dict[ConnectionId, int]
+    arrived: list[Arrived]
+    opened: dict[ConnectionId, int] = field(default_factory=dict)
+    closed: dict[ConnectionId, int] = field(default_factory=dict)
+    got: list[Got] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+    touched: list[Touched] = field(default_factory=list)
+    began: int = 0
     names: frozenset[str] = frozenset()
+
+    @cached_property
+    def frames(self) -> list[Arrived]:
+        """The frames that rules saw."""
+        return [one for one in self.arrived if not one.cut]
+
+    @cached_property
+    def sent(self) -> list[Arrived]:
+        """The frames of clients."""
+        return [one for one in self.arrived if one.direction == C2S]
+
+    @cached_property
+    def published(self) -> list[Arrived]:
+        """The messages of the application: no acks, no calls of JetStream's API, no answers to an inbox."""
+        return [one for one in self.sent if is_published(one.frame)]
 
     def known_by(self, names: Collection[str]) -> Traffic:
         """Return the same run, where clients of other names than these are known by their templates."""
-        frames = [
-            one if one.key.rpartition("/")[0] in names else one._replace(key=one.alike) for one in self.frames
+        arrived = [
+            one if one.key.rpartition("/")[0] in names else one._replace(key=one.alike)
+            for one in self.arrived
         ]
-        return self._replace(frames=frames)
+        return replace(self, arrived=arrived)
+
+
+def group(one: Arrived) -> str:
+    """Return the row of a publish: its subject with all that may be generated as `*`."""
+    return group_of(one.frame.subject)
+
+
+def is_published(frame: Frame) -> bool:
+    """Tell whether a client frame is a message of the application, other than an answer to an inbox."""
+    if frame.op not in (Op.PUB, Op.HPUB) or frame.subject.startswith(INBOX):
+        return False
+    return not frame.subject.startswith(b"$") or frame.subject.startswith(_OWN)
+
+
+def is_delivery(frame: Frame) -> bool:
+    """Tell whether a message comes from a consumer of JetStream."""
+    return frame.op in MESSAGE_OPS and frame.reply.startswith(ACK_PREFIX)
 
 
 def traffic(capture: Path) -> Traffic:
     """Read a capture.  Raises CaptureError."""
-    start: int | None = None
-    found: list[Arrived] = []
-    opened: dict[ConnectionId, int] = {}
-    closed: dict[ConnectionId, int] = {}
+    found, reading = Traffic([]), _Reading()
     ordinals: dict[ConnectionId, int] = {}
-    runs: dict[int, int] = {}  # what to add to the clock of a run; blocks of one run share that clock
+    clocks: dict[int, int] = {}  # of the runs of a proxy: Unix ns at their zero
+    first: int | None = None
     for ref, item in open_capture(capture).items():
-        since = runs.setdefault(ref.segment.run, ref.wall(item.t) - item.t)
-        start = item.t + since if start is None else start
-        t = item.t + since - start
+        zero = clocks.setdefault(ref.segment.run, ref.wall(item.t) - item.t)
+        if first is None:
+            first, found.began = zero, item.t
+        later = zero - first  # a later run of the proxy has another clock
         conn = ref.connection(item)
         if isinstance(item, OpenRecord):
             assert conn is not None
-            opened[conn] = t
+            found.opened[conn] = item.t + later
             ordinals[conn] = int(item.info.get("ordinal") or item.conn)
         elif isinstance(item, CloseRecord):
             assert conn is not None
-            closed[conn] = t
-        elif isinstance(item, Frames) and item.in_first is not None and not item.flags & Flags.CUT:
+            found.closed[conn] = item.t + later
+            if item.cause != close_reasons.CLIENT_CLOSED:
+                found.lost.append(Lost(item.t + later, conn))
+        elif isinstance(item, Frames):
             for one in frames_of(ref, item):
-                if one.in_ordinal is not None and (frame := one.head) is not None:
-                    found.append(Arrived(one.conn, "", one.direction, t, one.in_ordinal, frame))
-    keyed, names = _with_keys(_in_order(found), ordinals)
-    return Traffic(keyed, opened, closed, names)
+                reading.note(found, one._replace(t=one.t + later))
+    found.got.sort(key=attrgetter("t"))
+    found.touched.extend(reading.withheld.values())
+    passed = [one._replace(passed=_ordinal(one) not in reading.withheld) for one in found.arrived]
+    found.arrived, found.names = _with_keys(_in_order(passed), ordinals)
+    return found
+
+
+def _ordinal(one: Arrived) -> _Ordinal:
+    return one.conn, one.direction, one.ordinal
+
+
+class _Reading:
+    """The frames that came and have not left so far.
+
+    A frame that a rule changed or doubled has a record of its coming, and one for each form in which it left.
+    """
+
+    def __init__(self) -> None:
+        self.withheld: dict[_Ordinal, Touched] = {}
+
+    def note(self, found: Traffic, one: CapturedFrame) -> None:
+        """Take a frame into the traffic."""
+        frame = one.head
+        if frame is None:
+            return
+        if one.in_ordinal is not None:
+            self._came(found, one, one.in_ordinal, frame)
+        copy = one.in_ordinal is None and not self._left(one)
+        if one.direction == S2C and frame.op in MESSAGE_OPS and _is_through(one):
+            found.got.append(Got(one.t + one.delay, one.conn, frame, copy))
+
+    def _came(self, found: Traffic, one: CapturedFrame, ordinal: int, frame: Frame) -> None:
+        cut, whole = bool(one.flags & Flags.CUT), one.frame is not None
+        arrived = Arrived(one.conn, "", one.direction, one.t, ordinal, frame, whole=whole, cut=cut)
+        found.arrived.append(arrived)
+        if not _is_through(one):
+            self.withheld[_ordinal(arrived)] = Touched(one.t, one.direction, frame)
+        elif one.delay > MILLISECOND:
+            found.touched.append(Touched(one.t, one.direction, frame))
+
+    def _left(self, one: CapturedFrame) -> bool:
+        """Tell whether a frame is the first form in which another one left, and note that it did."""
+        if one.of is None or not _is_through(one):
+            return False
+        return self.withheld.pop((one.conn, one.direction, one.of), None) is not None
+
+
+def _is_through(one: CapturedFrame) -> bool:
+    return one.out_ordinal is not None and one.frame is not None
 
 
 def _in_order(found: list[Arrived]) -> list[Arrived]:

@@ -26,7 +26,7 @@ from natsproxy.events import Firing
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import ACK_PREFIX, AckKind, ack_kind, api_error, parse_ack, publish_ack
 from natsproxy.replay.diff.compared_frame import group_of
-from natsproxy.sweep.history import Got, History, Sent, Touched, group, is_delivery
+from natsproxy.sweep.traffic import Arrived, Got, Touched, Traffic, group, is_delivery
 from natsproxy.wire.awaited import PULL
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
@@ -47,29 +47,29 @@ def _is_next(frame: Frame) -> bool:
     return frame.subject.startswith(ACK_PREFIX) and ack_kind(frame.body) is AckKind.NEXT
 
 
-def answers(history: History) -> dict[bytes, Got]:
+def answers(run: Traffic) -> dict[bytes, Got]:
     """Return the first answer to each request, by its reply subject."""
-    asked = {one.frame.reply for one in history.sent if is_request(one.frame)}
+    asked = {one.frame.reply for one in run.sent if is_request(one.frame)}
     found: dict[bytes, Got] = {}
-    for got in history.got:
+    for got in run.got:
         if got.frame.subject in asked:
             found.setdefault(got.frame.subject, got)
     return found
 
 
-def slowest_answer(history: History) -> int:
+def slowest_answer(run: Traffic) -> int:
     """Return the longest time from a request to its answer, in ns; 0 without requests."""
-    found = answers(history)
-    asked = [one for one in history.sent if is_request(one.frame) and one.frame.reply in found]
+    found = answers(run)
+    asked = [one for one in run.sent if is_request(one.frame) and one.frame.reply in found]
     return max((found[one.frame.reply].t - one.t for one in asked), default=0)
 
 
-def stored(history: History) -> set[str]:
+def stored(run: Traffic) -> set[str]:
     """Return the rows of the publishes that JetStream acknowledged."""
-    found = answers(history)
+    found = answers(run)
     return {
         group(one)
-        for one in history.published
+        for one in run.published
         if one.frame.reply in found and _is_stored(found[one.frame.reply].frame)
     }
 
@@ -79,19 +79,19 @@ def _is_stored(frame: Frame) -> bool:
     return ack is not None and ack.error is None
 
 
-def acked(history: History) -> dict[bytes, set[int]]:
+def acked(run: Traffic) -> dict[bytes, set[int]]:
     """Return the sequences of the messages with which a program was done, by stream."""
     found: dict[bytes, set[int]] = {}
-    for one in history.sent:
+    for one in run.sent:
         ack = parse_ack(one.frame.subject)
         if ack is not None and ack_kind(one.frame.body) in _DONE:
             found.setdefault(ack.stream, set()).add(ack.stream_seq)
     return found
 
 
-def inputs(history: History) -> list[tuple[Key, Got]]:
+def inputs(run: Traffic) -> list[tuple[Key, Got]]:
     """Return the messages that clients got, other than statuses, each with what it has in every run."""
-    return [(_key(one.frame), one) for one in history.got if not one.status]
+    return [(_key(one.frame), one) for one in run.got if not one.status]
 
 
 def _key(frame: Frame) -> Key:
@@ -109,7 +109,7 @@ class Troubles:
     """
 
     def __init__(
-        self, run: History, baseline: History, firings: Collection[Firing], stored: set[str], patience: int
+        self, run: Traffic, baseline: Traffic, firings: Collection[Firing], stored: set[str], patience: int
     ) -> None:
         self.at = min((one.t for one in firings), default=0)
         self._run = run
@@ -209,7 +209,7 @@ class Troubles:
 
     # -- reasons to do less
 
-    def may_lack(self, one: Sent) -> bool:
+    def may_lack(self, one: Arrived) -> bool:
         """Tell whether the messages that a publish of a clean run was made of may have been lost by right."""
         if self._published_core and self._first_input <= one.t:
             return True
@@ -243,7 +243,7 @@ class Troubles:
             for one in self._run.touched
         )
 
-    def may_have_lost(self, one: Sent) -> bool:
+    def may_have_lost(self, one: Arrived) -> bool:
         """Tell whether a publish of a clean run, which core NATS carries, may be gone with a connection."""
         return bool(self.losses) and group(one) not in self._stored
 

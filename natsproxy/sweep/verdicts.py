@@ -41,9 +41,9 @@ from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import parse_ack
 from natsproxy.protocol.meaning import shown
 from natsproxy.sweep import published, troubles
-from natsproxy.sweep.history import History, Sent, group, history
 from natsproxy.sweep.published import Comparable, Pairs
 from natsproxy.sweep.stored import stored_out_of_order, stored_twice, usual_copies
+from natsproxy.sweep.traffic import Arrived, Traffic, group, traffic
 from natsproxy.sweep.troubles import Troubles
 from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
 from natsproxy.units import MILLISECOND, in_seconds
@@ -68,7 +68,7 @@ _NAMES: Final = 3
 class Baseline:
     """The clean runs of a program, and what they have in common.
 
-    codes: exit codes.  first: the history of the first run, which others are compared with; published: its
+    codes: exit codes.  first: the traffic of the first run, which others are compared with; published: its
     publishes.  comparable: see `published.py`.  check_code, check_output: of the user's check; None where
     there is none, or clean runs differ.  unordered: rows whose messages have no order.  by_clock: subjects
     of messages that a clock sends.  contents: the number of messages by subject and payload.  copies: how
@@ -79,8 +79,8 @@ class Baseline:
 
     runs: list[Run]
     codes: set[int | None]
-    first: History
-    published: list[Sent]
+    first: Traffic
+    published: list[Arrived]
     comparable: Comparable
     check_code: int | None
     check_output: str | None
@@ -96,7 +96,7 @@ class Baseline:
     @classmethod
     def of(cls, runs: Sequence[Run]) -> Baseline:
         """Return the baseline of one or more clean runs.  Raises CaptureError where one cannot be read."""
-        histories = [history(run.capture) for run in runs]
+        histories = [traffic(run.capture) for run in runs]
         publishes = [one.published for one in histories]
         comparable = published.learn(publishes)
         check_codes, outputs = {run.check_code for run in runs}, {run.check_output for run in runs}
@@ -131,7 +131,7 @@ def _differences(runs: Sequence[Run]) -> Iterator[str]:
         yield "the output of the check differs between clean runs"
 
 
-def _unordered(publishes: Sequence[list[Sent]], comparable: Comparable) -> Iterator[str]:
+def _unordered(publishes: Sequence[list[Arrived]], comparable: Comparable) -> Iterator[str]:
     """Yield the rows whose messages come in another order in a later run."""
     first = publishes[0]
     for other in publishes[1:]:
@@ -177,7 +177,7 @@ def _judged(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
     checked = _checked(baseline, run)
     if checked:
         return Judgement(Verdict.WRONG, (checked,))
-    wrong, remarks = _compared(baseline, history(run.capture), firings)
+    wrong, remarks = _compared(baseline, traffic(run.capture), firings)
     return Judgement(Verdict.WRONG, wrong) if wrong else Judgement(Verdict.PASSED, remarks)
 
 
@@ -201,7 +201,7 @@ def _checked(baseline: Baseline, run: Run) -> str:
 
 
 def _stuck(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
-    found = history(run.capture)
+    found = traffic(run.capture)
     deaf = [why for one in run.open if one.subscriptions for why in _deaf(one)]
     unacked = _unacked(baseline, found, min((one.t for one in firings), default=0))
     if unacked and any(one.subscriptions for one in run.open):
@@ -223,7 +223,7 @@ def _deaf(one: OpenConnection) -> Iterator[str]:
         yield f"{live}, and has left {one.unread} bytes unread"
 
 
-def _unacked(baseline: Baseline, found: History, at: int) -> int:
+def _unacked(baseline: Baseline, found: Traffic, at: int) -> int:
     """Return the number of messages behind the last ack of a stream that the baseline acks."""
     last: dict[bytes, int] = defaultdict(int)
     for sent in found.sent:
@@ -242,7 +242,7 @@ def _unacked(baseline: Baseline, found: History, at: int) -> int:
 
 
 def _compared(
-    baseline: Baseline, found: History, firings: list[Firing]
+    baseline: Baseline, found: Traffic, firings: list[Firing]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return in which way the publishes are wrong, and the remarks on them."""
     ours, theirs = baseline.published, found.published
@@ -263,7 +263,7 @@ def _compared(
     return tuple(filter(None, wrong)), tuple(filter(None, remarks))
 
 
-def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> tuple[list[int], list[int]]:
+def _lost(baseline: Baseline, found: Traffic, pairs: Pairs, seen: Troubles) -> tuple[list[int], list[int]]:
     """Return the baseline's publishes that are lost, and those that are missing without a promise."""
     ours, theirs = baseline.published, found.published
     missing = [
@@ -287,13 +287,13 @@ def _lost(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> t
     return sorted(missing), spared
 
 
-def _torn(baseline: Baseline, theirs: list[Sent]) -> Iterator[Sent]:
+def _torn(baseline: Baseline, theirs: list[Arrived]) -> Iterator[Arrived]:
     """Yield the messages with bytes that a client must not give to its application."""
     if not any(_INFO in one.frame.body for one in baseline.published):
         yield from (one for one in theirs if _INFO in one.frame.body)
 
 
-def _undone(baseline: Baseline, found: History) -> Counter[str]:
+def _undone(baseline: Baseline, found: Traffic) -> Counter[str]:
     """Return the number of messages by row that may still be made of what is not acknowledged."""
     done = troubles.acked(found)
     open_ = sum(max(0, count - len(done.get(stream, ()))) for stream, count in baseline.acked.items())
@@ -303,7 +303,7 @@ def _undone(baseline: Baseline, found: History) -> Counter[str]:
 
 
 def _extra(
-    baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles, short: set[str]
+    baseline: Baseline, theirs: list[Arrived], pairs: Pairs, seen: Troubles, short: set[str]
 ) -> Iterator[str]:
     """Yield what came twice, and what is in no clean run.  short: rows of which some are lost."""
     usual = published.counts(baseline.published)
@@ -325,7 +325,7 @@ def _extra(
     yield _told("in no clean run", other)
 
 
-def _explained(first: Sent, one: Sent, seen: Troubles, explained: Counter[str]) -> bool:
+def _explained(first: Arrived, one: Arrived, seen: Troubles, explained: Counter[str]) -> bool:
     """Tell whether the program had a reason to send a message again, or a timer of its own may have."""
     if abs(one.t - first.t) >= _TIMER or seen.failed_until(one.t):
         return True
@@ -336,27 +336,29 @@ def _explained(first: Sent, one: Sent, seen: Troubles, explained: Counter[str]) 
     return False
 
 
-def _is_dropped_copy(first: Sent, again: Sent) -> bool:
+def _is_dropped_copy(first: Arrived, again: Arrived) -> bool:
     ids = [headers.get(one.frame.headers, b"Nats-Msg-Id") for one in (first, again)]
     return ids[0] is not None and ids[0] == ids[1]
 
 
-def _stored_twice(baseline: Baseline, found: History, seen: Troubles) -> Iterator[Sent]:
+def _stored_twice(baseline: Baseline, found: Traffic, seen: Troubles) -> Iterator[Arrived]:
     copies = stored_twice(found, baseline.copies, baseline.by_clock)
     return (one for one in copies if one.t >= seen.at)
 
 
-def _stored_out_of_order(baseline: Baseline, found: History, pairs: Pairs, seen: Troubles) -> Iterator[Sent]:
+def _stored_out_of_order(
+    baseline: Baseline, found: Traffic, pairs: Pairs, seen: Troubles
+) -> Iterator[Arrived]:
     for one in stored_out_of_order(found, baseline.published, pairs):
         if _has_order(baseline, one) and one.t >= seen.at and seen.inputs_in_order(one.t):
             yield one
 
 
-def _has_order(baseline: Baseline, one: Sent) -> bool:
+def _has_order(baseline: Baseline, one: Arrived) -> bool:
     return group(one) not in baseline.unordered and group(one) not in baseline.comparable.by_number
 
 
-def _out_of_order(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Troubles) -> str:
+def _out_of_order(baseline: Baseline, theirs: list[Arrived], pairs: Pairs, seen: Troubles) -> str:
     wrong = [
         theirs[at]
         for at in published.out_of_order(pairs, baseline.published, theirs)
@@ -371,7 +373,7 @@ def _out_of_order(baseline: Baseline, theirs: list[Sent], pairs: Pairs, seen: Tr
 # -- by the clock
 
 
-def _sent_by_clock(publishes: list[Sent]) -> Iterator[bytes]:
+def _sent_by_clock(publishes: list[Arrived]) -> Iterator[bytes]:
     """Yield the subjects whose messages come at regular times."""
     times: dict[bytes, list[int]] = defaultdict(list)
     for one in publishes:
@@ -382,7 +384,7 @@ def _sent_by_clock(publishes: list[Sent]) -> Iterator[bytes]:
             yield subject
 
 
-def _by_clock(baseline: Baseline, one: Sent) -> bool:
+def _by_clock(baseline: Baseline, one: Arrived) -> bool:
     """Tell whether a message is one more of those that a clock sends: not a copy of one that comes once."""
     frame = one.frame
     return frame.subject in baseline.by_clock and baseline.contents[frame.subject, frame.body] != 1
@@ -395,7 +397,7 @@ def _messages(count: int) -> str:
     return "1 message was" if count == 1 else f"{count} messages were"
 
 
-def _told(what: str, publishes: Iterable[Sent]) -> str:
+def _told(what: str, publishes: Iterable[Arrived]) -> str:
     """Return a sentence about publishes: their number, subjects and first payload; "" for none."""
     found = list(publishes)
     if not found:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from natsproxy.sweep.history import history
+from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.values import Judgement, Run, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from tests.sweep.conversations import capture, deaf, firing, run, trial
@@ -414,7 +414,7 @@ def test_the_second_of_two_doubled_messages_is_a_copy(tmp_path: Path) -> None:
     doubled = WORKER.replace(
         f"{came}  | two\n", f"{came}  * not passed\n  * in: 1\n  * cause: fault\n  | two\n{left}{left}"
     )
-    found = history(capture(tmp_path / "doubled.nats.txt", doubled))
+    found = traffic(capture(tmp_path / "doubled.nats.txt", doubled))
     assert [one.made for one in found.got] == [False, False, True]
     assert found.touched == []
     again = doubled.replace("w closed", "w > PUB done\n  | two\nw closed")
