@@ -13,7 +13,7 @@ from natsproxy.config.secret_files import SECRET, SECRET_FILE, VARIABLE, read_se
 from natsproxy.errors import ConfigError
 from natsproxy.option import optional, words
 from natsproxy.protocol.credentials import read_credentials, read_seed
-from natsproxy.session.identity import Identity
+from natsproxy.session.values import Identity
 
 _T = TypeVar("_T")
 # Costs and salts that bcrypt takes: with others each login would fail that meets the hash.

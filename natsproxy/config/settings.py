@@ -39,8 +39,7 @@ from natsproxy.option import (
     several,
     words,
 )
-from natsproxy.session.identity import Identity
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Identity, SessionSettings
 
 _VERSIONS: Final = {"v1": 1, "v2": 2}  # of the PROXY protocol
 _VERSION: Final = ValueType(

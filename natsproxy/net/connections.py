@@ -42,9 +42,8 @@ from natsproxy.protocol.info import Info
 from natsproxy.protocol.template import name_template
 from natsproxy.rules.interface import Chain
 from natsproxy.session import close_reasons
-from natsproxy.session.identity import NO_CERTIFICATE, Identity
 from natsproxy.session.session import Session
-from natsproxy.session.values import Budget, Emit, End, Hooks, Send
+from natsproxy.session.values import NO_CERTIFICATE, Budget, Emit, End, Hooks, Identity, Send
 from natsproxy.wire.ops import S2C
 
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"

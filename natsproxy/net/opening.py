@@ -24,8 +24,7 @@ from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session import close_reasons
-from natsproxy.session.identity import Identity
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Identity, SessionSettings
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _ANY_IPV4: Final = "0.0.0.0"  # noqa: S104 - only compared

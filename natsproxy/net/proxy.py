@@ -42,8 +42,7 @@ from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.model.rule import Rule
 from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
-from natsproxy.session.identity import Identity
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Identity, SessionSettings
 from natsproxy.units import MIB
 
 _MOST_NAMES: Final = 10_000  # names of rules whose firings are counted

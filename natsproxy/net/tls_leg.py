@@ -27,7 +27,7 @@ import trio
 
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
-from natsproxy.session.identity import Certificate
+from natsproxy.session.values import Certificate
 from natsproxy.units import format_duration
 
 _SHORT: Final = {

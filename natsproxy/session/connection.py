@@ -11,10 +11,9 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.session.direction import DirectionPipe, PipeContext
 from natsproxy.session.fences import ClientPings, Fences
-from natsproxy.session.identity import Certificate
 from natsproxy.session.phase import Lifecycle
 from natsproxy.session.subscriptions import Subscriptions
-from natsproxy.session.values import Actions, Budget, SessionSettings
+from natsproxy.session.values import Actions, Budget, Certificate, SessionSettings
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.scanner import Interest, Scanner, byte_table

@@ -4,12 +4,16 @@ Theory
 1. Clients learn addresses from INFO and dial them later, so every INFO is rewritten: "strip" removes the
    addresses of the cluster, "self" puts the proxy's own in their place, "pass" keeps them.  The TLS fields
    are those of the client leg.  The nonce passes, for nkey and JWT users to sign, unless the proxy logs in
-   itself (`identity.py`).
-2. Nothing is forwarded from a client that must authenticate before it has: its first frame must be CONNECT,
+   itself.
+2. Without an identity of the proxy, clients log in at the server themselves.  With credentials of its own the
+   proxy takes the client's out of each CONNECT and puts its own in; clients see no nonce, and `auth_required`
+   says what the proxy asks for.  Independently, the key of a trusted proxy signs the nonce (`proxy_sig`,
+   ADR-55).
+3. Nothing is forwarded from a client that must authenticate before it has: its first frame must be CONNECT,
    and its later bytes wait while that is checked.  The check takes 50 to 100 ms in a thread, so it is an
    action (`Authenticate`), and `answered` continues with the result.  Each CONNECT is checked: nats-server
    accepts a second one, and merges it over the first.
-3. Between its CONNECT and its first PONG a client expects nothing else: INFOs that come then are held back.
+4. Between its CONNECT and its first PONG a client expects nothing else: INFOs that come then are held back.
 """
 
 from __future__ import annotations
@@ -20,17 +24,16 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Greeted
 from natsproxy.protocol import gojson
-from natsproxy.protocol.connect import Connect, parse_connect
+from natsproxy.protocol.connect import AUTH_FIELDS, Connect, parse_connect
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
 from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
 from natsproxy.rules.interface import Decision
 from natsproxy.session import close_reasons
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
-from natsproxy.session.identity import Identity, info_edits
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.rule_runner import RuleRunner
-from natsproxy.session.values import Authenticate, Emit, Hooks, SessionSettings
+from natsproxy.session.values import Authenticate, Emit, Hooks, Identity, SessionSettings
 from natsproxy.units import parse_version
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
@@ -124,7 +127,9 @@ class Login:
         pipe.flush(now)
         self._runner.bind(now)
         self._set_hold()
-        args = frame.args if self._identity is None else self._identity.rewritten(frame.args, self._nonce)
+        args, identity = frame.args, self._identity
+        if identity is not None:
+            args = _server_connect(identity, args, self._nonce)
         # Rules see the frame that goes on: one that changes it must not bring the client's secrets back.
         shown = frame if args is frame.args else head(encode.connect(args), C2S) or frame
         decision = self._runner.decide(pipe, shown, now)
@@ -360,11 +365,38 @@ def info_of(greeting: bytes) -> Info | None:
         return None
 
 
+def _server_connect(identity: Identity, args: bytes, nonce: str) -> bytes:
+    """Return the arguments of a client's CONNECT as the server gets them.
+
+    nonce: of the server's first INFO, or "".  Raises ValueError where `args` is not an object.
+    """
+    own: dict[str, str] = {}
+    remove: set[str] = set()
+    if identity.credentials is not None:
+        own = identity.credentials.connect_fields(nonce)
+        remove = set(AUTH_FIELDS).difference(own)
+    if identity.key is not None and nonce:
+        own["proxy_sig"] = identity.key.sign(nonce)
+    return gojson.rewrite(args, remove=remove.difference(own), set=own)
+
+
 def client_info(args: bytes, settings: SessionSettings) -> bytes:
     """Return the arguments of INFO as the client gets them; the very same bytes where nothing changes."""
     s = settings
     identity = None if s.identity is None or s.identity.credentials is None else s.identity.clients
     return edited_info(args, _edit(s.advertise, s.self_host, s.self_port, s.self_urls, s.tls, identity))
+
+
+def _auth_edits(clients: str | None) -> tuple[set[str], dict[str, Any]]:
+    """Return the members of INFO that clients do not get, and those that they get changed.
+
+    clients: how they log in (see `Identity`); None where they do so at the server.
+    """
+    if clients is None:
+        return set(), {}
+    if clients == "users":
+        return {"nonce"}, {"auth_required": True}
+    return {"nonce", "auth_required"}, {}
 
 
 @lru_cache(_MOST_EDITS)  # each connection asks for one
@@ -375,7 +407,7 @@ def _edit(
 
     clients: how clients log in where the proxy does so itself (see `Identity`), None where it does not.
     """
-    hidden, edits = info_edits(clients)
+    hidden, edits = _auth_edits(clients)
     remove = ({*_TLS} - {*tls}) | hidden
     change: dict[str, Any] = dict.fromkeys(tls, True) | edits
     if advertise != "pass":

@@ -37,16 +37,17 @@ from natsproxy.session import close_reasons
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.control import Control
 from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames
-from natsproxy.session.identity import NO_CERTIFICATE, Certificate
 from natsproxy.session.login import Login
 from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent, PipeEvent
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.subscriptions import MOST_REFUSED
 from natsproxy.session.values import (
+    NO_CERTIFICATE,
     UNLIMITED,
     UNLIMITED_WORK,
     Action,
     Budget,
+    Certificate,
     Hooks,
     SessionSettings,
     Traffic,

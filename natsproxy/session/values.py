@@ -1,24 +1,66 @@
 """Values that go into a session and come out of it.
 
-In: settings, hooks, memory budget and work limit.  Out: the actions that it asks for, in order, and the
-traffic that it has counted.
+In: settings, the identities of the proxy and of the client, hooks, memory budget and work limit.  Out: the
+actions that it asks for, in order, and the traffic that it has counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.option import SIZE_ABOVE_ZERO, setting, words
+from natsproxy.protocol.credentials import Credentials, KeyPair
 from natsproxy.protocol.info import Info
-from natsproxy.session.identity import Identity
 from natsproxy.wire.frames import NO_LIMIT
 from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op
 
 # -- in
+
+
+class Certificate(NamedTuple):
+    """The verified certificate of a client.
+
+    subject: as nats-server writes it, "" without a certificate.  names: those that may identify a user.
+    """
+
+    subject: str = ""
+    names: tuple[str, ...] = ()
+
+
+NO_CERTIFICATE: Final = Certificate()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The identity of the proxy: its own login at the server (see `login.py`).
+
+    credentials: its own; None: clients log in with theirs.  clients: how it authenticates clients otherwise:
+    "users" (a table of passwords), "certificate" (one that the listener has verified) or "none".  users:
+    those that certificates may identify; None: any certificate will do.  key: of a trusted proxy, or None.
+    """
+
+    credentials: Credentials | None = None
+    clients: str = "none"
+    key: KeyPair | None = field(default=None, repr=False)
+    users: frozenset[str] | None = None
+
+    @property
+    def logs_in(self) -> bool:
+        """True if the proxy logs in at the server in place of its clients."""
+        return self.credentials is not None
+
+    @property
+    def asks(self) -> bool:
+        """True if clients must authenticate to the proxy."""
+        return self.logs_in and self.clients != "none"
+
+    def user_of(self, certificate: Certificate) -> str:
+        """Return the user that a certificate identifies: the first of its names that is one; "" for none."""
+        return next((name for name in certificate.names if name in (self.users or ())), "")
 
 
 @dataclass(frozen=True, slots=True)

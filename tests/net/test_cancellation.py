@@ -34,7 +34,7 @@ from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.protocol.proxy_header import write
-from natsproxy.session.identity import Identity
+from natsproxy.session.values import Identity
 from natsproxy.units import SECOND
 from tests.kit.authority import Authority
 from tests.net.tls.legs import settings

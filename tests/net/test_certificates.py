@@ -27,7 +27,7 @@ from natsproxy.protocol.credentials import Credentials
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.identity import Identity
+from natsproxy.session.values import Identity
 from natsproxy.units import SECOND
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer

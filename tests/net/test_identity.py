@@ -32,7 +32,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.net.relay import Relay
 from natsproxy.protocol.credentials import Credentials, KeyPair, read_credentials
 from natsproxy.session import close_reasons
-from natsproxy.session.identity import Identity
+from natsproxy.session.values import Identity
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import C2S, Direction, Op
 from natsproxy.wire.scanner import COMPILED

@@ -25,8 +25,7 @@ from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.session import close_reasons
-from natsproxy.session.identity import Identity
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Identity, SessionSettings
 from natsproxy.units import MIB
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer

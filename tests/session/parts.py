@@ -5,8 +5,8 @@ from __future__ import annotations
 from natsproxy.capture.format.records import Frames
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
-from natsproxy.session.identity import NO_CERTIFICATE
 from natsproxy.session.values import (
+    NO_CERTIFICATE,
     UNLIMITED,
     UNLIMITED_WORK,
     Action,

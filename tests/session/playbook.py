@@ -25,9 +25,18 @@ from natsproxy.rules.interface import (
     SubscriptionCheck,
     View,
 )
-from natsproxy.session.identity import Certificate
 from natsproxy.session.session import Session
-from natsproxy.session.values import Action, Authenticate, Emit, End, Finish, Record, Send, SessionSettings
+from natsproxy.session.values import (
+    Action,
+    Authenticate,
+    Certificate,
+    Emit,
+    End,
+    Finish,
+    Record,
+    Send,
+    SessionSettings,
+)
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, S2C, Direction

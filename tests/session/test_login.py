@@ -16,9 +16,8 @@ from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials, KeyPair
 from natsproxy.session import close_reasons
-from natsproxy.session.identity import Certificate, Identity
 from natsproxy.session.login import clears_subscriptions, client_info, info_of, other_protocol, why_unusable
-from natsproxy.session.values import SessionSettings
+from natsproxy.session.values import Certificate, Identity, SessionSettings
 from natsproxy.wire.ops import C2S, Op
 from tests.session.playbook import CONNECT, INFO, Playbook
 

@@ -21,7 +21,7 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Greeted
 from natsproxy.net.tls_leg import certificate_of
 from natsproxy.protocol.credentials import Credentials
-from natsproxy.session.identity import Identity
+from natsproxy.session.values import Identity
 from tests.kit.authority import Authority
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer
