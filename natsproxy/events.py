@@ -53,10 +53,12 @@ class Greeted:
 class Closed:
     """A connection ended.
 
-    cause: one of the short names in `session/close_reasons.py`.  detail: a sentence, where the cause alone
-    does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since the accept.
-    error: the -ERR with which the server closed.  client: its address.  name, user: of its CONNECT.
-    account: the server's word.  tls_subject: of its certificate.  upstream: the address of its server, ""
+    cause: one of the short names in `session/close_reasons.py`.  detail: a sentence, where the cause
+    alone does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since
+    the accept.  error: the -ERR with which the server closed.  client: its address.  name, user: of its
+    CONNECT.  user_by: whose word the user is: "natsproxy" and "server" have accepted the login, the
+    "certificate" of the client names it, the "client" only says so.  account: the server's word, else
+    that of the client's JWT.  tls_subject: of its certificate.  upstream: the address of its server, ""
     where it had none.
     """
 
@@ -73,6 +75,7 @@ class Closed:
     client: str = ""
     name: str = ""
     user: str = ""
+    user_by: str = ""
     account: str = ""
     tls_subject: str = ""
     upstream: str = ""

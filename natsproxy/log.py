@@ -310,6 +310,7 @@ def log_event(log: Any, event: Event) -> None:
             client=event.client or None,
             name=event.name or None,
             user=event.user or None,
+            user_by=event.user_by or None,
             account=event.account or None,
             tls_subject=event.tls_subject or None,
             seconds=round(event.duration / 1e9, 3),

@@ -76,6 +76,7 @@ class ConnectionFacts(NamedTuple):
     version: str
     tls: tuple[str, str]
     user: str
+    user_by: str
     account: str
     upstream: str
     stop: int = 0
@@ -133,6 +134,7 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
         version=connect.version,
         tls=("", "") if accepted.facts.tls is None else accepted.facts.tls.agreed,
         user=client["user"],
+        user_by=client["user_by"],
         account=client["account"],
         upstream=str(relay.opened.get("upstream", "")),
     )

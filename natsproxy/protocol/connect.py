@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol import gojson
+from natsproxy.protocol.jwt import NOBODY, JwtUser, user_of
 from natsproxy.protocol.redaction import CONNECT_SECRETS, redact_object, without_seeds
 
 
@@ -20,6 +21,7 @@ class Connect(NamedTuple):
     """The options of a connection; the defaults are those before any CONNECT (`server/client.go`).
 
     credentials: the names among `AUTH_FIELDS` whose values are not empty.
+    jwt: who its JWT is for.
     remote: the CONNECT of a leafnode or a route (`import`, `export` or `remote_account` were given).
     """
 
@@ -37,8 +39,24 @@ class Connect(NamedTuple):
     nkey: str = ""
     account: str = ""
     new_account: bool = False
+    jwt: JwtUser = NOBODY
     credentials: frozenset[str] = frozenset()
     remote: bool = False
+
+    @property
+    def who(self) -> str:
+        """The user that the client says it is, for people: its name, or a public key; "" for none."""
+        return self.user or self.nkey or self.jwt.name or self.jwt.key
+
+    @property
+    def user_key(self) -> str:
+        """The same for keys: names in JWTs need not be unique."""
+        return self.user or self.nkey or self.jwt.key
+
+    @property
+    def claims_one_user(self) -> bool:
+        """True if its credentials name one user, and not several of which the server takes one."""
+        return len(self.credentials & _NAMING) == 1
 
 
 DEFAULTS: Final = Connect()
@@ -61,6 +79,7 @@ _KEPT: Final[dict[str, type]] = {
 }
 AUTH_FIELDS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
 """The members that identify and authenticate a client."""
+_NAMING: Final = frozenset({"user", "auth_token", "nkey", "jwt"})
 _REMOTE: Final[dict[str, type]] = {"import": dict, "export": dict, "remote_account": str}
 _FIELDS: Final = {**_KEPT, **dict.fromkeys(AUTH_FIELDS, str), **_REMOTE}
 
@@ -77,6 +96,8 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     credentials = {name for name in base.credentials if given.get(name, True)}
     credentials |= {name for name, present in given.items() if present}
     remote = base.remote or any(found.get(name) for name in _REMOTE)
+    if "jwt" in found:
+        kept["jwt"] = user_of(found["jwt"])
     return base._replace(**kept, credentials=frozenset(credentials), remote=remote)
 
 

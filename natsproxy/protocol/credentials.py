@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 import tomllib
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
+from natsproxy.protocol.jwt import claims_of
 from natsproxy.protocol.redaction import SEED
 
 _PEM: Final = re.compile(r"-{3,}BEGIN [^-]+-{3,}\s*([A-Za-z0-9_\-.=]+)\s*-{3,}END [^-]+-{3,}")
@@ -97,14 +97,10 @@ def read_claims(text: str) -> dict[str, Any] | None:
     found = [value for value in (*_PEM.findall(text), text.strip()) if _JWT.fullmatch(value)]
     if not found:
         return None
-    payload = found[0].split(".")[1]
     try:
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except ValueError:
-        raise ValueError("holds a JWT that is damaged") from None
-    if not isinstance(claims, dict):
-        raise ValueError("holds a JWT that is damaged")
-    return claims
+        return claims_of(found[0])
+    except ValueError as error:
+        raise ValueError(f"holds {error}") from None
 
 
 def read_seed(text: str) -> KeyPair:

@@ -92,10 +92,24 @@ class ProxiedConnection:
         """Return who the client is, for the report of the connection's end; unknown facts are empty."""
         return {
             "name": self.connect.name,
-            "user": self.connect.user or self.connect.nkey,
-            "account": self.info.remote_account,
+            "user": self.connect.who,
+            "user_by": self._user_by() if self.connect.who else "",
+            "account": self.info.remote_account or self.connect.jwt.account,
             "tls_subject": self.tls_subject,
         }
+
+    def _user_by(self) -> str:
+        """Return whose word the user is: that of "natsproxy", the "certificate", the "server", the "client".
+
+        The server's word is that it has accepted a login which names one user only.
+        """
+        identity = self.settings.identity
+        if identity is not None and identity.logs_in:
+            if identity.clients == "certificate" and self.connect.user == identity.user_of(self.certificate):
+                return "certificate"
+            return "natsproxy" if identity.clients == "users" else "client"
+        accepted = self.lifecycle.logged_in and self.info.auth_required and self.connect.claims_one_user
+        return "server" if accepted else "client"
 
     def login(self) -> dict[str, str]:
         """Return who the client is, for records: only what is known and verified.
@@ -103,6 +117,7 @@ class ProxiedConnection:
         The user of a client that logs in at the server itself is not: only the server checks it.
         """
         identity, who = self.settings.identity, self.client()
+        who["account"] = self.info.remote_account
         if identity is None or not identity.logs_in:
             del who["user"]
         return {name: who[name] for name in ("user", "account", "tls_subject") if who.get(name)}

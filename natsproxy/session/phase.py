@@ -118,15 +118,17 @@ class Lifecycle:
     """The life cycle of one connection: its phase, and its end.
 
     conn: its number, in events.  shut: nothing of the client may go to the server yet, because it has not
-    authenticated.  drained: the cause and detail with which the connection ends once no request is
-    unanswered, None while it is not being drained.
+    authenticated.  logged_in: the client has had a PONG after its only CONNECT.  drained: the cause and
+    detail with which the connection ends once no request is unanswered, None while it is not being
+    drained.
     """
 
-    __slots__ = ("_actions", "conn", "drained", "phase", "shut")
+    __slots__ = ("_actions", "conn", "drained", "logged_in", "phase", "shut")
 
     def __init__(self, conn: int, actions: Actions, *, shut: bool) -> None:
         self.conn = conn
         self.phase = Phase.OPENED
+        self.logged_in = False
         self.shut = shut
         self.drained: tuple[str, str] | None = None
         self._actions = actions
@@ -138,6 +140,10 @@ class Lifecycle:
 
     def step(self, event: PhaseEvent) -> None:
         """Move to the phase that follows an event."""
+        if self.phase is Phase.CONNECTED and event is PhaseEvent.PONG:
+            self.logged_in = True
+        elif event is PhaseEvent.CONNECT:  # another login, which the server has yet to accept
+            self.logged_in = False
         self.phase = TRANSITIONS[self.phase].get(event, self.phase)
 
     def end(self, cause: str, detail: str = "", *, reset: bool = False, flush: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol.connect import DEFAULTS, Connect, parse_connect, redact_connect
+from natsproxy.protocol.jwt import user_of
 from tests.kit.servers import NatsServer
 from tests.protocol.live import Client
 
@@ -160,3 +162,39 @@ def server() -> Iterator[int]:
     """One open server for this module."""
     with NatsServer() as server:
         yield server.port
+
+
+def token(claims: object) -> str:
+    """Return a JWT with these claims, that nobody has signed."""
+    payload = base64.urlsafe_b64encode(json.dumps(claims).encode()).rstrip(b"=").decode()
+    return f"e30.{payload}.c2ln"
+
+
+def test_a_jwt_says_who_its_user_is() -> None:
+    """A signing key issues for its account; a later CONNECT without one keeps it, an empty one removes it."""
+    claims = {"sub": "UKEY", "name": "orders", "iss": "ASIGNING", "nats": {"issuer_account": "AKEY"}}
+    first = parse_connect(json.dumps({"jwt": token(claims)}).encode())
+    assert (first.jwt, first.who, first.user_key) == (("UKEY", "orders", "AKEY"), "orders", "UKEY")
+    assert parse_connect(b"{}", first).jwt == first.jwt
+    assert parse_connect(b'{"jwt":""}', first).who == ""
+    assert parse_connect(b'{"user":"ann"}', first).who == "ann"
+    assert not parse_connect(b'{"user":"ann"}', first).claims_one_user
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.recursive(
+            st.none() | st.text() | st.integers(),
+            lambda inside: (
+                st.lists(inside)
+                | st.dictionaries(st.sampled_from(("sub", "iss", "name", "nats", "issuer_account")), inside)
+            ),
+        ).map(token),
+        st.just("." + "[" * 3000 + "."),
+    )
+)
+def test_any_jwt_is_read(jwt: str) -> None:
+    """Whatever it holds: it may only say less."""
+    found = user_of(jwt)
+    assert all(isinstance(text, str) and len(text) <= 256 for text in found)

@@ -31,7 +31,10 @@ SHAPES: Final = {
             "conn": whole("The connection's number, in events and captures.", least=1),
             "client": text("The client's address."),
             "name": text("As the client's CONNECT says."),
-            "user": text("As the client's CONNECT says, or its public nkey."),
+            "user": text("As the client's CONNECT says: its user, its public nkey, or the user of its JWT."),
+            "user_by": text(
+                "Whose word it is: natsproxy, certificate, server (it accepted the login) or client."
+            ),
             "account": text("As the server says."),
             "lang": text("As the client's CONNECT says."),
             "version": text("As the client's CONNECT says."),
@@ -65,6 +68,7 @@ def _to_json(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, A
         "client": relay.opened["client"],
         "name": facts.name,
         "user": facts.user,
+        "user_by": facts.user_by,
         "account": facts.account,
         "lang": facts.lang,
         "version": facts.version,

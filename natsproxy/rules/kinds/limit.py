@@ -60,7 +60,7 @@ def _address(view: View, subject: bytes) -> str:
 
 KEYS: Final[dict[str, Callable[[View, bytes], Hashable]]] = {
     "connection": lambda view, subject: view.conn,
-    "user": lambda view, subject: view.connect.user or view.connect.nkey,
+    "user": lambda view, subject: view.connect.user_key,
     "client": lambda view, subject: view.connect.name,
     "account": lambda view, subject: view.info.remote_account,
     "address": _address,

@@ -9,6 +9,8 @@ const MOST = 1000; // connections in one answer
 const SUBS = 500; // subscriptions in one answer
 const HEIGHT = 30;
 const PERIOD = 1; // seconds
+// What stands behind a user, by whose word it is.
+const BY = { client: " (claimed)", server: " (accepted by the server)", natsproxy: " (checked by natsproxy)", certificate: " (by its certificate)" };
 // Name, text, sort order of the API (null: sorted here), sort key for that, and whether it is descending.
 const COLUMNS = [
   ["conn", "#", "cid", (one) => one.conn, false],
@@ -36,7 +38,7 @@ function showRow(node, one) {
   const texts = [
     `#${one.conn}`,
     line(one.name || one.client, 200),
-    line(one.user || one.account, 100),
+    line(one.user, 100),
     line([one.lang, one.version].filter(Boolean).join(" "), 60),
     count(one.subscriptions),
     short(one.in_rate),
@@ -158,7 +160,7 @@ class ConnectionsView {
     this.counts = el("p", { class: "note" });
     const change = (body) => () => this.act(() => ask("PATCH", `connections/${one.conn}`, body));
     const end = (query, words) => () => this.act(() => ask("DELETE", `connections/${one.conn}${query}`), words);
-    const facts = { Client: one.client, Server: one.upstream, User: one.user, Account: one.account, "TLS subject": one.tls_subject, Key: one.key, Phase: one.phase, Since: moment(one.since_ns) };
+    const facts = { Client: one.client, Server: one.upstream, User: one.user && `${one.user}${BY[one.user_by] || ""}`, Account: one.account, "TLS subject": one.tls_subject, Key: one.key, Phase: one.phase, Since: moment(one.since_ns) };
     const hidden = one.subscriptions - one.subs.length;
     fill(
       this.detail,
