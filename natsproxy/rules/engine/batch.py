@@ -9,9 +9,8 @@ The numbers are those of the general path: a delivered message draws from its su
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from natsproxy.events import Firing
 from natsproxy.rules.interface import BatchResult
@@ -21,64 +20,24 @@ from natsproxy.rules.model.verdicts import Drop, Hold
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, OPS, Direction
 
-_LABELS: Final = tuple(spec.token.decode() for spec in OPS)  # by op
+LABELS: Final = tuple(spec.token.decode() for spec in OPS)  # by op
 REWRITE_CAUSE: Final = "rewrite"
 """The cause of rewritten frames, in records."""
 
 
-class NewSubject(NamedTuple):
-    """The rewriting of frames of one op and subject: `head` takes the place of their first `cut` bytes.
-
-    at: where the subject stands in a frame with usual spacing.  before, after: the subject.
-    """
-
-    head: bytes
-    cut: int
-    at: int
-    before: bytes
-    after: bytes
-
-
-Span = tuple[int, NewSubject | None]
-"""The index behind some frames of one key, and their new subject."""
-
-
-class Batch(ABC):
-    """Neighbouring frames with the same decision."""
-
-    @abstractmethod
-    def take(
-        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
-    ) -> list[BatchResult]:
-        """Return the results on the frames from index `start` to the end of the last span.
-
-        base: the ordinal of `frames[0]`.  now: ns.
-        """
-
-    @abstractmethod
-    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
-        """Put a decision into the table of the native plane, if it is the same for all frames of its line."""
-
-    def take_firing(self) -> Firing | None:
-        """Return one event for everything since the last call, and reset; None for nothing."""
-        return None
-
-
-class PassingBatch(Batch):
+class PassingBatch:
     """Frames that pass as they are: no rule counts them."""
 
-    def take(
-        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
-    ) -> list[BatchResult]:
-        """Pass them as one."""
-        return [BatchResult(spans[-1][0])]
+    def take(self, frames: Sequence[Frame], start: int, stop: int, base: int, now: int) -> list[BatchResult]:
+        """Pass them as one; the arguments are those of `VerdictBatch.take`."""
+        return [BatchResult(stop)]
 
-    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes) -> None:
         """Let the native plane pass the frames of a line."""
         table.put_pass(line, unless)
 
 
-class _RuleBatch(Batch):
+class _RuleBatch:
     """The batch of one rule and direction."""
 
     def __init__(self, state: RuleState, direction: Direction) -> None:
@@ -120,36 +79,19 @@ class _RuleBatch(Batch):
 class RewritingBatch(_RuleBatch):
     """Frames that get another subject."""
 
-    def take(
-        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
-    ) -> list[BatchResult]:
-        """Rewrite them."""
-        out: list[bytes] = []
-        at = start
-        for stop, new in spans:
-            assert new is not None
-            head, cut = new.head, new.cut
-            while at < stop:
-                frame = frames[at]
-                out.append(head + frame.buffer[frame.start + cut : frame.end])
-                at += 1
-        first = spans[0][1]
-        assert first is not None
-        self._note(now, base + start, at - start, first.before, first.after, _LABELS[frames[start].op])
-        return [BatchResult(at, out, None, REWRITE_CAUSE)]
-
-    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+    def share(
+        self, table: Any, line: bytes, before: bytes, after: bytes, head: bytes, cut: int, unless: bytes
+    ) -> None:
         """Let the native plane rewrite the frames of a line."""
-        assert new is not None
-        fact = new.before, new.after, _op_of(line)
-        table.put_rewrite(line, self, fact, new.head, new.cut, unless, REWRITE_CAUSE)
+        table.put_rewrite(line, self, (before, after, _op_of(line)), head, cut, unless, REWRITE_CAUSE)
 
     def add(self, rewritten: Sequence[tuple[int, int, int, tuple[bytes, bytes, str]]]) -> None:
         """Count frames that the native plane has rewritten: time, first ordinal, number, subjects and op."""
         for now, ordinal, size, fact in rewritten:
-            self._note(now, ordinal, size, *fact)
+            self.note(now, ordinal, size, *fact)
 
-    def _note(self, now: int, ordinal: int, size: int, before: bytes, after: bytes, op: str) -> None:
+    def note(self, now: int, ordinal: int, size: int, before: bytes, after: bytes, op: str) -> None:
+        """Count frames that were rewritten: their number, and ordinal, subjects and op of the first."""
         m = self._match(size)
         if not self._fired:
             client = subject_text(before if self._direction == C2S else after)
@@ -170,11 +112,11 @@ class VerdictBatch(_RuleBatch):
         self._probability = gate.probability or 0.0
         self._probability_only = gate.probability is not None and gate == Gate(probability=gate.probability)
 
-    def take(
-        self, frames: Sequence[Frame], spans: list[Span], start: int, base: int, now: int
-    ) -> list[BatchResult]:
-        """Ask the gate about them, and drop or hold those that it lets through."""
-        stop = spans[-1][0]
+    def take(self, frames: Sequence[Frame], start: int, stop: int, base: int, now: int) -> list[BatchResult]:
+        """Ask the gate about `frames[start:stop]`, and drop or hold those that it lets through.
+
+        base: the ordinal of `frames[0]`.  now: ns.
+        """
         self._now = now
         first_m = self._state.counts[self._direction].matched + 1 - start  # an index plus this is its `m`
         fired = self._let_through(frames, start, stop)
@@ -244,7 +186,7 @@ class VerdictBatch(_RuleBatch):
         counted = state.rule.shared if gate.per_proxy else state.counts[direction]
         return gate.admits(counted, m, state.keys, self._now, draws.draw, direction.label)
 
-    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes, new: NewSubject | None) -> None:
+    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes) -> None:
         """Let the native plane drop the frames of a line; it does not know gates, and holds nothing."""
         if self._drops and not self._state.gated:
             table.put_drop(line, self, (subject_text(subject), _op_of(line)), self._name)
@@ -259,7 +201,7 @@ class VerdictBatch(_RuleBatch):
 
 def _named(frame: Frame) -> tuple[str, str]:
     """Return a frame's subject and op, for its firing."""
-    return subject_text(frame.subject), _LABELS[frame.op]
+    return subject_text(frame.subject), LABELS[frame.op]
 
 
 def _op_of(line: bytes) -> str:
