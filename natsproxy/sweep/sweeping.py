@@ -44,6 +44,7 @@ _LENT: Final = 2.0  # a run lends its turn after so many times a clean one
 _LEAST: Final = 4.0  # times a clean run that every run has, whatever patience was asked for
 _LONG_SILENCE: Final = 120.0  # seconds that a run with a pause may have where nobody asked for it
 _SHOWN: Final = 2_000  # characters of a program's output in an error
+_STUCK: Final = {Verdict.HUNG, Verdict.DEAF}
 T = TypeVar("T")
 
 
@@ -112,9 +113,13 @@ class Turns:
 
 
 class _Group:
-    """The trials of one cause.  lock: of the task that repeats one."""
+    """The trials of one cause.  lock: of the task that repeats one.
 
-    def __init__(self) -> None:
+    cause: deaf becomes hung where a trial is one as well as the other: hung says less.
+    """
+
+    def __init__(self, cause: Cause) -> None:
+        self.cause = cause
         self.members: list[Judged] = []
         self.lock = trio.Lock()
 
@@ -331,11 +336,15 @@ class Sweep:
     async def _confirm(self, one: Judged) -> None:
         """Repeat the trials of its cause, one after the other, until one has the same verdict every time."""
         one.cause = cause_of(one.trial, one.judgement, one.run)
-        group = self._groups.setdefault(one.cause, _Group())
+        group = self._groups.setdefault(one.cause, _Group(one.cause))
         group.members.append(one)
         async with group.lock:
             while not group.confirmed and (unsure := group.unsure()) is not None:
                 await self._repeat(unsure)
+                if unsure.confirmed:
+                    group.cause = group.cause._replace(verdict=unsure.judgement.verdict)
+        for member in group.members:
+            member.cause = group.cause
 
     async def _repeat(self, one: Judged) -> None:
         verdicts: list[Verdict] = []
@@ -351,6 +360,11 @@ class Sweep:
                 nursery.start_soon(again)
         self.repeated.remove(one)
         one.runs += len(verdicts)
+        if {one.judgement.verdict, *verdicts} == _STUCK:  # it never ends: both are one failure
+            count = [one.judgement.verdict, *verdicts].count(Verdict.DEAF)
+            reasons = (f"deaf in {count} of {one.runs} runs", *one.judgement.reasons)
+            one.judgement = Judgement(Verdict.HUNG, reasons)
+            verdicts = [Verdict.HUNG] * len(verdicts)
         one.same += verdicts.count(one.judgement.verdict)
         one.failed = sum(verdict.found for verdict in (one.judgement.verdict, *verdicts))
         one.confirmed = one.same == one.runs

@@ -159,6 +159,36 @@ async def test_what_does_not_happen_every_time_is_flaky_and_no_finding(
 
 
 @pytest.mark.server
+@pytest.mark.parametrize("deaf_first", [True, False])
+async def test_a_program_that_is_now_hung_and_now_deaf_never_ends(
+    deaf_first: bool, swept: Sweeping, tmp_path: Path
+) -> None:
+    """It listens to nothing any more in some of its runs."""
+    mark = tmp_path / "first"
+    one = await swept(
+        python(f"""
+    import pathlib
+    link.settimeout(0.3)
+    link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+    try:
+        lines.readline()
+    except TimeoutError:
+        first = not pathlib.Path({str(mark)!r}).exists()
+        pathlib.Path({str(mark)!r}).touch()
+        if first is not {deaf_first!r}:
+            link.sendall(b"UNSUB 1\\r\\n")
+        time.sleep(60)
+    """),
+        subjects=("job",),
+        jobs=1,
+    )
+    (finding,) = (found for found in group(one.judged) if found.cause.what == "PUB")
+    assert finding.name.startswith("hung-drop-PUB-of-job")
+    assert finding.rate == (3, 3)
+    assert finding.least.judgement.reasons[0] == f"deaf in {1 if deaf_first else 2} of 3 runs"
+
+
+@pytest.mark.server
 async def test_a_finding_is_reproduced_alone(swept: Sweeping, tmp_path: Path) -> None:
     found = (await swept(python(WAITS))).judged[0]
     again = Sweep(OwnServer(), python(WAITS), Folder.begin(tmp_path / "again", {}), QUICK)
