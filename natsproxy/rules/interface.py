@@ -196,6 +196,7 @@ class ConnectionRules(Protocol):
 
     interest: the frames that the scanners look out for, by direction.
     alters_delivery: some rule may drop or add deliveries, so the session must count toward UNSUB max.
+    connect_first: a client must send its CONNECT before anything else.
     opening: what to do with a client that was just accepted: "serve", "refuse" (RST), "close" (before INFO),
     "close-after-info".
     batch_functions: by direction, the function for batches of plain messages; None where there is none.  Not
@@ -210,6 +211,7 @@ class ConnectionRules(Protocol):
 
     interest: tuple[Interest, Interest]
     alters_delivery: bool
+    connect_first: bool
     opening: str
     batch_functions: tuple[BatchFunction | None, BatchFunction | None]
     revoked: list[tuple[bytes, str]]
@@ -288,6 +290,7 @@ class _NoRules:
     """The rules of a connection under an empty chain."""
 
     alters_delivery = False
+    connect_first = False
     opening = "serve"
     batch_functions: tuple[BatchFunction | None, BatchFunction | None] = (None, None)
 

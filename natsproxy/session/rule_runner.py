@@ -223,7 +223,8 @@ class RuleRunner:
             out = (frame.raw,) if decision.out is None else decision.out
             part = close.at.part(out[0]) if out else b""
             pipe.cut_off(frame, part, ordinal, now, decision.cause or close.cause)
-            self.close(pipe, close, now)
+            # No fence before CONNECT: the server might refuse that.
+            self.close(self._pipes[S2C] if frame.op == Op.CONNECT else pipe, close, now)
             return
         passes = decision.out is None or len(decision.out) > 0
         if decision.conditions_changed:  # the frame is the first to meet them

@@ -38,7 +38,16 @@ from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.control import Control
 from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames
 from natsproxy.session.login import Login
-from natsproxy.session.phase import FIRST_STOPPED, OVER, REFUSED, UNFRAMED, Phase, PhaseEvent, PipeEvent
+from natsproxy.session.phase import (
+    AFTER_CONNECT,
+    FIRST_STOPPED,
+    OVER,
+    REFUSED,
+    UNFRAMED,
+    Phase,
+    PhaseEvent,
+    PipeEvent,
+)
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.subscriptions import MOST_REFUSED
 from natsproxy.session.values import (
@@ -252,7 +261,9 @@ class Session:
         pipe.set_buffer_limit()
         if data:
             pipe.scanner.feed(data)
-        special = self._lifecycle.shut or self._lifecycle.phase is REFUSED
+        phase = self._lifecycle.phase
+        special = self._lifecycle.shut or phase is REFUSED
+        special = special or (self.runner.rules.connect_first and phase not in AFTER_CONNECT)
         if special and direction == C2S and not pipe.waiting:
             self._first_frame(pipe, now)
         if pipe.deciding is not None:

@@ -37,6 +37,7 @@ NAMES = [
     "permissions",
     "permissions to answer once",
     "deny",
+    "limit an hour",
     "headers",
     "rewrite",
     "rewrite pure",

@@ -152,3 +152,43 @@ async def test_in_shadow_all_passes_and_is_told(nats_server: NatsServer) -> None
     events = await through(nats_server.port, HEAD + 'messages = "4/h"\nburst = 4\nmode = "shadow"\n', program)
     told = [one.action for one in events if isinstance(one, Firing)]
     assert told == ["would limit"] * 6
+
+
+async def hears(url: str, said: bytes, lines: int) -> list[bytes]:
+    """Return the lines that a client of the name "app" gets after INFO; nats-py gives up at such errors."""
+    host, _, port = url.removeprefix("nats://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await reader.readline()
+    writer.write(b'CONNECT {"verbose":false,"name":"app"}\r\n' + said)
+    heard = [await reader.readline() for _ in range(lines)]
+    writer.close()
+    await writer.wait_closed()
+    return heard
+
+
+async def test_connections_and_subscriptions_end_at_their_limits(nats_server: NatsServer) -> None:
+    async def program(url: str) -> None:
+        first = await nats.connect(url, name="app")
+        assert await hears(url, b"PING\r\n", 1) == [b"-ERR 'maximum connections exceeded'\r\n"]
+        await first.subscribe("a.x")
+        await first.publish("a.x", b"")
+        await settle(first)
+        assert first.stats["in_msgs"] == 1
+        await first.close()
+        while (await hears(url, b"PING\r\n", 1))[0].startswith(b"-ERR"):
+            pass  # its end takes a moment to arrive
+        subs = b"".join(b"SUB a.x %d\r\n" % sid for sid in range(3))
+        while len(heard := await hears(url, b"PING\r\n" + subs + b"PING\r\n", 3)) and not heard[1]:
+            pass  # and so does that of the last one here
+        pongs, refused = (b"PONG\r\n",) * 2, b"-ERR 'maximum subscriptions exceeded'\r\n"
+        assert [line for line in heard if not line.startswith(b"INFO")] in (
+            [pongs[0], refused, pongs[1]],
+            [pongs[0], refused],
+        )
+
+    head = '[[rules]]\nname = "{}"\nkind = "limit"\n{} = {}\nper = "client"\n'
+    await through(
+        nats_server.port,
+        head.format("one", "connections", 1) + head.format("two", "subscriptions", 2),
+        program,
+    )

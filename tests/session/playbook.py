@@ -152,6 +152,7 @@ class OneRule:
     match: tuple[bytes, ...] | None = None
     guards: bool = True
     alters_delivery: bool = False
+    connect_first: bool = False
     opening: str = "serve"
     text: str = ""
     batch_functions: tuple[BatchFunction | None, BatchFunction | None] = (None, None)

@@ -121,6 +121,13 @@ class RuleEngine:
         self._states.rebind()
         for rule in index.timed:
             self._states[rule]  # its time counts from here
+        if before is not None:
+            for rule in before.index.keeping:
+                if rule not in index.present:
+                    rule.action.ended(view)
+            for rule in index.keeping:
+                if rule not in before.index.present:
+                    rule.action.adopted(view)
         self._requests: OpenRequests = before._requests if before is not None else OpenRequests()
         self._requests.keep({*index.requesting, TRANSLATION})
         self._fired: list[Firing] = before.fired if before is not None else []
@@ -130,6 +137,7 @@ class RuleEngine:
         self._links: LinkRules = LinkRules(index.links, self._states, self._fired, windows, now)
         self.interest = index.interest
         self.alters_delivery = index.alters_delivery
+        self.connect_first = index.connect_first
         self.opening = self._links.opening
 
     def _report_live(self, check: LiveSubscriptions, now: int) -> None:
@@ -251,6 +259,8 @@ class RuleEngine:
     def close(self, now: int) -> None:
         """Forget the connection."""
         self._requests.close(self._view)
+        for rule in self.index.keeping:
+            rule.action.ended(self._view)
         self._states.clear()
 
     # -- the general path

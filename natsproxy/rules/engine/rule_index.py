@@ -73,8 +73,9 @@ class RuleIndex:
 
     everything, present: all of them, in order and as a set.  requesting: the rules about answers, which an
     earlier request selects.  timed: those with a time that counts from when they come into force on a
-    connection.  header_names: the headers that selectors ask for.  traced: the places (c2s) of the rules that
-    judge the subjects of traces.
+    connection.  keeping: those that count connections.  connect_first: of some the CONNECT must come before
+    anything else.  header_names: the headers that selectors ask for.  traced: the places (c2s) of the rules
+    that judge the subjects of traces.
     """
 
     def __init__(self, rules: tuple[Rule, ...], rewriter: FrameRewriter | None) -> None:
@@ -82,6 +83,8 @@ class RuleIndex:
         self.everything = rules
         self.present = frozenset(rules)
         self.header_names = frozenset(name for rule in rules for name, _ in rule.selector.headers)
+        self.keeping = tuple(rule for rule in rules if rule.action.keeps)
+        self.connect_first = any(rule.action.connect_first for rule in rules)
         self.timed = tuple(rule for rule in rules if rule.gate.between is not None)
         self.links = tuple(rule for rule in rules if isinstance(rule.action, LinkAction))
         framed = [rule for rule in rules if rule.selector.ops]

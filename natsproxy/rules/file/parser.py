@@ -144,6 +144,8 @@ def _parse_rule(reader: RuleReader, kinds: Mapping[str, Kind], expand: Expand | 
     gate = _gate(reader.read(GATE)) if kind.gated else Gate()
     try:
         action = kind.make(settings, selector)
+        if action.ops:
+            selector = replace(selector, ops=action.ops)
         # The same effect on whole runs of frames, which costs far less than frame by frame.
         if kind.link is not None and not selector.framed and not gate.counts:
             link_action = kind.link(settings)

@@ -1,4 +1,4 @@
-"""limit: how much a client may publish: messages or bytes in a time, with bursts.
+"""limit: how much a client may publish, in messages or bytes in a time, and how much it may have open.
 
 `per` says who shares a limit: all frames of a connection, user, client name, account, address, subject
 template, or of the proxy.  The count belongs to that key: a client that connects again goes on where it was,
@@ -14,6 +14,9 @@ stale; for such limits the other actions are better.
 
 Acks and flow-control answers are not counted, unless the rule names them (`role = "ack"`, or a subject that
 begins with $JS): who may not publish, must still be able to receive.
+
+Numbers of live subscriptions and of connections have limits of the same sort (`count_limit.py`), and the
+server's own -ERR.
 """
 
 from __future__ import annotations
@@ -21,60 +24,40 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from copy import copy
 from functools import partial
-from hashlib import sha256
 from typing import Any, Final
 
-from natsproxy.addresses import split_host_port
 from natsproxy.events import WOULD_LIMIT
 from natsproxy.protocol.errors import publish_denied
 from natsproxy.protocol.headers import build
 from natsproxy.protocol.jetstream import keeps_delivery
-from natsproxy.protocol.template import template
 from natsproxy.rules.file import values
 from natsproxy.rules.interface import View
 from natsproxy.rules.kinds.answer import listener
+from natsproxy.rules.kinds.count_limit import ConnectionLimit, SubscriptionLimit
 from natsproxy.rules.kinds.permissions import MODE, SHADOW
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
+from natsproxy.rules.model.limit_keys import SCOPES, above, above_of, key_of
 from natsproxy.rules.model.roles import PUBS
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting, Stage, StaticDecision
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.token_buckets import OTHERS, Rate, TokenBuckets
+from natsproxy.rules.model.token_buckets import Rate, TokenBuckets
 from natsproxy.rules.model.verdicts import Answer, Close, Deny, Drop, Pace, Verdict
 from natsproxy.units import HOUR, MINUTE, SECOND
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
-_SHORT: Final = 64
-"""Longer keys are kept as their hash: a client chooses its name, its user and its subjects."""
+MOST_KEYS: Final = 10_000
+"""Keys that have a bucket of their own, where a rule does not say how many."""
 TOO_MANY: Final = build((), code=b"429", description=b"Too Many Requests")
 """The header block of the answer to a request above a limit."""
-
-
-def _address(view: View, subject: bytes) -> str:
-    try:
-        return split_host_port(view.address)[0]
-    except ValueError:  # a Unix socket
-        return view.address
-
-
-KEYS: Final[dict[str, Callable[[View, bytes], Hashable]]] = {
-    "connection": lambda view, subject: view.conn,
-    "user": lambda view, subject: view.connect.user_key,
-    "client": lambda view, subject: view.connect.name,
-    "account": lambda view, subject: view.info.remote_account,
-    "address": _address,
-    "template": lambda view, subject: template(subject),
-    "proxy": lambda view, subject: "",
-}
-"""The key of a frame, by the scope of a limit."""
 
 
 class RateLimit(Action):
     """Limits what goes to the server.  All connections share its buckets, by key.
 
-    rate: in messages or, where `sized`, in bytes of whole frames.  scope: of `KEYS`.  lasts: of a suspension,
-    ns.  acks: those of JetStream count as well.  most: of keys.
+    rate: in messages or, where `sized`, in bytes of whole frames.  scope: of `SCOPES`.  lasts: of a
+    suspension, ns.  acks: those of JetStream count as well.  most: of keys.
     """
 
     stage = Stage.LIMIT
@@ -88,7 +71,7 @@ class RateLimit(Action):
         sized: bool = False,
         lasts: int = 0,
         acks: bool = False,
-        most: int = 10_000,
+        most: int = MOST_KEYS,
         shadow: bool = False,
     ) -> None:
         self.rate, self.scope, self.label, self.sized = rate, scope, label, sized
@@ -136,10 +119,7 @@ class RateLimit(Action):
         """Tell whether a frame is within the limit, and count it then."""
         if not self.acks and keeps_delivery(frame.subject):
             return True
-        key = KEYS[self.scope](view, frame.subject)
-        if isinstance(key, str | bytes) and len(key) > _SHORT:
-            key = sha256(key if isinstance(key, bytes) else key.encode("utf-8", "surrogatepass")).digest()
-        key = self._key = self.buckets.known(key, now)
+        key = self._key = self.buckets.known(key_of(self.scope, view, frame.subject), now)
         if self._suspended and self._suspended.get(key, now) > now:
             return False
         return not self._empty and self.buckets.take(key, self._units(frame), self.rate, now)
@@ -165,19 +145,11 @@ class RateLimit(Action):
 
     def condition(self) -> str:
         """Return the limit in words."""
-        whose = "in all" if self.scope == "proxy" else f"of one {_NOUNS.get(self.scope, self.scope)}"
-        return f"above {self.rate.describe('bytes' if self.sized else 'messages')} {whose}"
+        return above(self.rate.describe("bytes" if self.sized else "messages"), self.scope)
 
     def detail(self) -> str:
         """Return whose limit the last frame was above."""
-        key = self._key
-        if key == OTHERS:
-            return (
-                f"{self.condition()}: more than {self.buckets.most} of them, and the others share one limit"
-            )
-        return (
-            self.condition() if self.scope in ("connection", "proxy") else f"{self.condition()}: {_text(key)}"
-        )
+        return above_of(self.condition(), self.scope, self._key, self.buckets.most)
 
     def describe(self) -> str:
         """Return its effect in a few words."""
@@ -185,7 +157,6 @@ class RateLimit(Action):
         return f"{told} what is {self.condition()}"
 
 
-_NOUNS: Final = {"template": "subject template", "client": "client name"}
 _EFFECTS: Final = {
     "wait": "hold back",
     "drop": "drop",
@@ -194,14 +165,6 @@ _EFFECTS: Final = {
     "close": "close the connection at",
     "suspend": "deny for a time all from",
 }
-
-
-def _text(key: Hashable) -> str:
-    if isinstance(key, bytes):
-        return (
-            key.decode("utf-8", "replace") if len(key) != sha256().digest_size else f"hash {key.hex()[:16]}"
-        )
-    return str(key) or "those without one"
 
 
 def _refusal(frame: Frame, view: View) -> Verdict:
@@ -235,33 +198,61 @@ def _rate(read: Callable[[Any], int]) -> Callable[[Any], tuple[int, int]]:
     return convert
 
 
+_SORTS: Final = ("messages", "bytes", "subscriptions", "connections")
+_OF_RATES: Final = ("burst", "suspend", "keys")
+_UNKNOWN: Final = {
+    "subscriptions": ("template",),
+    "connections": ("connection", "template", "account"),  # the server names the account after CONNECT
+}
+"""The scopes that make no sense for a number of things."""
+
+
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     """Return the action."""
-    given = [name for name in ("messages", "bytes") if settings[name] is not None]
+    given = [name for name in _SORTS if settings[name] is not None]
     if len(given) != 1:
-        raise ValueError("it needs one of 'messages' and 'bytes'; give two rules for both")
-    sized, (count, period) = given == ["bytes"], settings[given[0]]
+        raise ValueError(f"it needs one of {', '.join(map(repr, _SORTS))}; give a rule for each")
+    return (_rate_limit if given[0] in ("messages", "bytes") else _count_limit)(given[0], settings, selector)
+
+
+def _count_limit(sort: str, settings: Mapping[str, Any], selector: Selector) -> Action:
+    label = settings["action"] or "deny"
+    if label not in ("deny", "close"):
+        raise ValueError(f"action must be 'deny' or 'close' for {sort}, not {label!r}")
+    if settings["per"] in _UNKNOWN[sort]:
+        raise ValueError(f"per = {settings['per']!r} has no meaning for {sort}")
+    if selector.framed or selector.unless:
+        raise ValueError(f"for {sort} it can select clients only")
+    if odd := [name for name in _OF_RATES if settings[name] is not None]:
+        raise ValueError(f"{odd[0]} is for messages and bytes")
+    made = ConnectionLimit if sort == "connections" else SubscriptionLimit
+    return made(settings[sort], settings["per"], label, shadow=settings[MODE.name] == SHADOW)
+
+
+def _rate_limit(sort: str, settings: Mapping[str, Any], selector: Selector) -> Action:
+    count, period = settings[sort]
+    label = settings["action"] or "wait"
     burst = settings["burst"]
     if burst is None:
         burst = max(1, count * SECOND // period)
-    if (settings["suspend"] is not None) != (settings["action"] == "suspend"):
+    if (settings["suspend"] is not None) != (label == "suspend"):
         raise ValueError("suspend belongs to action = 'suspend', which needs it")
     named = selector.role is not None or any(one.startswith(b"$JS") for one in selector.subjects or ())
     return RateLimit(
         Rate(count, period, burst),
         settings["per"],
-        settings["action"],
-        sized=sized,
+        label,
+        sized=sort == "bytes",
         lasts=settings["suspend"] or 0,
         acks=named,
-        most=settings["keys"],
+        most=settings["keys"] or MOST_KEYS,
         shadow=settings[MODE.name] == SHADOW,
     )
 
 
 KIND = Kind(
     "limit",
-    "what a client publishes above a rate waits, or is refused",
+    "what a client publishes, subscribes to or opens above a limit waits, or is refused",
     make,
     """
 [[rules]]
@@ -279,6 +270,12 @@ bytes = "1MiB/s"
 per = "address"
 action = "deny"
 mode = "shadow"
+
+[[rules]]
+name = "ten connections each"
+kind = "limit"
+connections = 10
+per = "user"
 """,
     (
         Setting(
@@ -290,6 +287,8 @@ mode = "shadow"
         Setting(
             "bytes", _rate(values.above_zero(values.size)), None, 'bytes of whole frames: "64KiB/s", "1GiB/h"'
         ),
+        Setting("subscriptions", values.count, None, "live subscriptions"),
+        Setting("connections", values.count, None, "connections that are open, from their CONNECT on"),
         Setting(
             "burst",
             values.above_zero(values.size),
@@ -299,7 +298,7 @@ mode = "shadow"
         ),
         Setting(
             "per",
-            values.one_of(*KEYS),
+            values.one_of(*SCOPES),
             "connection",
             'who shares the limit: all frames of a "connection", "user", "client" name, "account", '
             '"address", subject "template", or of the "proxy"',
@@ -308,11 +307,12 @@ mode = "shadow"
         Setting(
             "action",
             values.one_of("wait", "drop", "deny", "reply", "close", "suspend"),
-            "wait",
+            None,
             'what happens above it: "wait": the frame is held back, and the client no longer read once too '
             'much waits; "drop"; "deny": with the server\'s -ERR for a denied publish; "reply": requests get '
             'status 429, other frames are dropped; "close": the connection ends; "suspend": all frames of '
-            "that user, client, ... are denied for the time in suspend",
+            'that user, client, ... are denied for the time in suspend. For messages and bytes it is "wait" '
+            'if nothing is said; for subscriptions and connections "deny", or "close" without an -ERR',
             'action = "reply"',
         ),
         Setting(
@@ -325,8 +325,9 @@ mode = "shadow"
         Setting(
             "keys",
             values.count,
-            10_000,
-            "how many users, clients, ... have a limit of their own at a time; those beyond them share one",
+            None,
+            "how many users, clients, ... have a rate of their own at a time, 10000 if nothing is said; "
+            "those beyond them share one",
         ),
         MODE,
     ),

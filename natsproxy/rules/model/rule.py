@@ -90,6 +90,12 @@ class Action:
     stage: Stage = Stage.FAULT
     label: str = ""
     need: Need = Need.LINE
+    ops: int = 0
+    """The ops that it is about, where these are not those of its kind."""
+    keeps: bool = False
+    """It counts connections, and is told of those that it meets when it comes into force, and of each end."""
+    connect_first: bool = False
+    """It must see the CONNECT of a client before anything else."""
     guards: bool = False
     """It denies subjects or separates tenants: bytes that cannot be framed must not pass."""
     shadow: str = ""
@@ -129,6 +135,12 @@ class Action:
 
     def succeed(self, former: Action) -> None:
         """Take over the counts of the action of a rule of the same name, which this one replaces."""
+
+    def adopted(self, view: View) -> None:
+        """Take note of a connection that is open when the rule comes into force on it."""
+
+    def ended(self, view: View) -> None:
+        """Take note that a connection is over, or that the rule is no longer in force on it."""
 
     def exhausted(self) -> Action:
         """Return the action in the state in which it acts, where that depends on earlier frames."""

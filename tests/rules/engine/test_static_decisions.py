@@ -98,6 +98,7 @@ RULES = {
     "permissions to answer once": 'subscribe = { deny = "o.b.*" }\nallow_responses = true',
     "deny": 'subject = "o.a"',
     "limit": 'messages = "100/s"\nburst = 2\naction = "drop"',
+    "limit an hour": 'subject = ["o.>", "x"]\nmessages = "3/h"\nburst = 3\nper = "template"\naction = "drop"',
     "limit held": 'subject = ["x", "o.a.b"]\nmessages = "100/s"\nburst = 2',
     "limit by subject": 'bytes = "1KiB/s"\nburst = 40\nper = "template"\naction = "deny"',
     "headers": 'subject = "x"\nset = { A = "1" }',

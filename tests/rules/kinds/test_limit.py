@@ -169,12 +169,19 @@ def test_shadow_tells_and_passes() -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "it needs one of 'messages' and 'bytes'"),
-        ('messages = 1\nbytes = "1KiB"\n', "it needs one of 'messages' and 'bytes'"),
+        ("", "it needs one of 'messages', 'bytes', 'subscriptions', 'connections'"),
+        (
+            'messages = 1\nbytes = "1KiB"\n',
+            "it needs one of 'messages', 'bytes', 'subscriptions', 'connections'",
+        ),
         ('messages = "5/day"\n', "must be a rate by s, min or h"),
         ("messages = 0\n", "at least 1"),
         ('messages = 1\naction = "suspend"\n', "suspend belongs to action"),
         ('messages = 1\nop = "SUB"\n', "can be PUB, HPUB only"),
+        ("connections = 1\nper = 'proxy'\nsubject = 'a'\n", "select clients only"),
+        ("connections = 1\nper = 'account'\n", "no meaning for connections"),
+        ("connections = 1\nper = 'proxy'\naction = 'wait'\n", "must be 'deny' or 'close'"),
+        ("subscriptions = 1\nburst = 2\n", "burst is for messages and bytes"),
         ("messages = 1\nprobability = 0.5\n", "probability"),
     ],
 )
