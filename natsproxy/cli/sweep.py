@@ -17,7 +17,7 @@ from natsproxy.cli.options import tls_options
 from natsproxy.cli.params import URL, Seconds, parse_server
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.sweep_progress import show_findings, showing
-from natsproxy.config.endpoints import Listener
+from natsproxy.config.endpoints import HttpListener, Listener, read_http_listener
 from natsproxy.config.settings import legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
@@ -31,6 +31,7 @@ from natsproxy.sweep.values import Verdict
 from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
 
 _WORDS: Final = "natsproxy.sweep.words"
+_ANY_PORT: Final = "127.0.0.1:0"  # the value of --page without one
 _OWN: Final = "installed"  # the value of --server without one
 
 
@@ -144,6 +145,13 @@ class _AsTyped(click.Command):
     help="File of known findings, a name on each line: only others make the exit code 1.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of the choices that rules make.")
+@click.option(
+    "--page",
+    is_flag=False,
+    flag_value=_ANY_PORT,
+    metavar="[HOST:PORT]",
+    help="Show the sweep in a browser while it runs, on this machine alone; the URL is printed.",
+)
 @click.option("--quiet", is_flag=True, help="Show no progress on stderr.")
 @match_options
 @tls_options(listen=False)
@@ -158,7 +166,7 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     wrong messages is repeated; if it does the same every time, it is a finding.
 
     Each finding has a folder in --out: rules that reproduce it, the capture, the stack, a sentence.
-    report.html has all of it, and shows a sweep that is running; junit.xml is for CI.
+    report.html has all of it, and shows a sweep that is running, as --page does; junit.xml is for CI.
     The options from --config to --filter-subjects go with --cassette: see natsproxy cassette run.
 
     Exit code: 0 no finding, 1 findings (those of --accept aside), 2 could not run.  With --only: 0 it did not
@@ -180,11 +188,12 @@ def sweep(command: tuple[str, ...], **given: Any) -> None:
     world = _world(given)
     accepted = read_accepted(given["accept"]) if given["accept"] else []
     program = Command(words, os.environ)
+    page = _page(given["page"]) if given["page"] else None
     if given["only"]:
         raise SystemExit(_reproduce(given, world, program, options))
     again = _again(click.get_current_context())
     kept = KeptSweep(world, program, options, given["out"], again, accepted=accepted, resume=given["resume"])
-    stopped = run_stoppable(lambda: showing(kept, given["quiet"]))
+    stopped = run_stoppable(lambda: showing(kept, given["quiet"], page))
     outcome = kept.finish(signal=stopped)
     if outcome is None:
         raise SystemExit(Exit.STOPPED)
@@ -210,6 +219,13 @@ def _without_password(word: str) -> str:
         return shlex.quote(word)
     option, equals, _ = word.partition("=")
     return f'{option}="$NATS_URL"' if equals and option.startswith("--") else '"$NATS_URL"'
+
+
+def _page(text: str) -> HttpListener:
+    try:
+        return read_http_listener(text)
+    except ValueError as error:
+        raise ConfigError(f"--page: {error}") from None
 
 
 def _options(given: dict[str, Any]) -> SweepOptions:

@@ -13,8 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from natsproxy.config.endpoints import HttpListener
 from natsproxy.printable import printable
 from natsproxy.sweep.kept_sweep import KeptSweep, Outcome
+from natsproxy.sweep.live_page import live_page
 from natsproxy.sweep.sweeping import Sweep, title
 from natsproxy.sweep.values import Verdict
 
@@ -33,8 +35,21 @@ COLOURS: Final = {
 }
 
 
-async def showing(kept: KeptSweep, quiet: bool) -> None:
-    """Run a sweep, and show how far it is."""
+async def showing(kept: KeptSweep, quiet: bool, page: HttpListener | None = None) -> None:
+    """Run a sweep, and show how far it is.  page: where a browser sees it, too."""
+    if page is None:
+        await _showing(kept, quiet)
+        return
+
+    def say(text: str) -> None:
+        click.echo(printable(text), err=True)
+
+    async with live_page(kept.folder, page, say) as url:
+        say(f"page: {url}")
+        await _showing(kept, quiet)
+
+
+async def _showing(kept: KeptSweep, quiet: bool) -> None:
     console, sweep = Console(stderr=True), kept.sweep
     if quiet:
         await kept.run()

@@ -124,7 +124,7 @@ class HttpListener:
         return is_ip(self.address.host) and ip_address(self.address.host).is_loopback
 
 
-def _http_listener(value: Any) -> HttpListener:
+def read_http_listener(value: Any) -> HttpListener:
     """Return the listener of HOST:PORT, with loopback for no host, or of unix:PATH."""
     text = converters.line(value)
     if text.startswith(_UNIX):
@@ -134,5 +134,5 @@ def _http_listener(value: Any) -> HttpListener:
 
 LISTENER: Final = ValueType(read_listener, "HOST:PORT")
 UPSTREAM: Final = ValueType(read_upstream, "nats://HOST:PORT")
-HTTP: Final = ValueType(_http_listener, "HOST:PORT")
-HTTP_OR_UNIX: Final = ValueType(_http_listener, "HOST:PORT|unix:PATH")
+HTTP: Final = ValueType(read_http_listener, "HOST:PORT")
+HTTP_OR_UNIX: Final = ValueType(read_http_listener, "HOST:PORT|unix:PATH")

@@ -128,6 +128,11 @@ class KeptSweep:
         self.sweep = Sweep(world, program, self._folder, options)
         self._began = time.monotonic()
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the results."""
+        return self._out
+
     async def run(self) -> None:
         """Run the sweep, and show in its folder how far it is.
 
@@ -176,6 +181,7 @@ class KeptSweep:
             stopped,
             self._again,
             running,
+            sweep.seconds_left() if running else None,
         )
 
     def finish(self, *, signal: bool = False) -> Outcome | None:

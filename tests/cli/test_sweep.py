@@ -11,6 +11,8 @@ import subprocess
 import sys
 import textwrap
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -329,6 +331,8 @@ def test_a_server_with_tls(swept: Swept, tmp_path: Path) -> None:
         (("--server", "/no/such/server"), "/no/such/server"),
         (("--server", "--only", "01"), "has no finding '01'"),
         (("--server", "--resume"), "has no sweep to resume"),
+        (("--server", "--page", "0.0.0.0:0"), "for this machine alone: not 0.0.0.0:0"),
+        (("--server", "--page", "nowhere"), "--page: "),
         (("--cassette", "x.ncap"), "x.ncap"),
         (("--upstream", "nats://127.0.0.1:1"), "127.0.0.1:1"),
         (("--server", "--accept", "none"), "none cannot be read"),
@@ -370,3 +374,44 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+@pytest.mark.server
+def test_the_page_shows_a_sweep_while_it_runs(tmp_path: Path) -> None:
+    """Before the clean runs have ended, too; and it refuses what other sites send."""
+    text = "while not os.path.exists('go'): time.sleep(0.01)\n" + WAITS
+    options = ["--server", "--page", "--for", "60s", *QUICK, "--patience", "60s"]
+    command = [sys.executable, "-m", "natsproxy", "sweep", *options, "--", sys.executable, "-S"]
+    with subprocess.Popen(
+        [*command, written(text, tmp_path)], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    ) as sweep:
+        assert sweep.stderr is not None
+        url = sweep.stderr.readline().removeprefix("page: ").strip()
+
+        def page(path: str = "/", **headers: str) -> tuple[int, str]:
+            request = urllib.request.Request(url + path, headers=headers)
+            try:
+                with urllib.request.urlopen(request, timeout=10) as answer:
+                    return answer.status, answer.read().decode()
+            except urllib.error.HTTPError as error:
+                with error:
+                    return error.code, error.read().decode()
+
+        try:
+            status, body = page()
+            assert (status, "running without a fault" in body, "http-equiv" in body) == (200, True, True)
+            assert json.loads(page("/report.json")[1]) == {"running": True, "trials": None}
+            (tmp_path / "go").touch()
+            wait_until(lambda: "running: 0 of 2 tried, " in page()[1])
+            facts = json.loads(page("/report.json")[1])
+            assert facts["running"]
+            assert 0 < facts["seconds_left"] <= 60
+            assert page("/sweep.jsonl")[0] == 404
+            assert page(Host="evil.example")[0] == 421
+            assert page("/report.json", Origin="http://evil.example")[0] == 403
+        finally:
+            sweep.send_signal(signal.SIGINT)
+            sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(url, timeout=5)

@@ -100,7 +100,8 @@ def _head(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]:
     yield f'<p class="sub"><code>{_e(result.program)}</code> · {_e(result.world)}</p>'
     all_trials = max(len(result.trials), len(result.judged))
     if result.running:
-        yield f'<p class="running">running: {len(result.judged):,} of {all_trials:,} tried</p>'
+        left = "" if result.seconds_left is None else f", {result.seconds_left:.0f} s left"
+        yield f'<p class="running">running: {len(result.judged):,} of {all_trials:,} tried{left}</p>'
     if result.stopped:
         left = f"{result.not_tried:,} of {all_trials:,} not tried"
         yield f'<div class="alarm"><b>Not finished:</b> {_e(result.stopped)}, {left}</div>'

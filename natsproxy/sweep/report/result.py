@@ -48,7 +48,7 @@ class SweepResult:
     those that were tried.  seconds: of the whole sweep.  patience: seconds that a run had at least.
     accepted: names of findings that are known.  stopped: why it ended early, a clause; "" if it did not.
     again: what shows a finding again, a command or a call, with `{number}` for its number.  running: it goes
-    on.
+    on.  seconds_left: in which it begins further trials, None for no limit.
     """
 
     program: str
@@ -65,6 +65,7 @@ class SweepResult:
     stopped: str = ""
     again: str = ""
     running: bool = False
+    seconds_left: float | None = None
 
     def again_for(self, number: int) -> str:
         """Return what shows the finding of a number again."""
@@ -99,6 +100,7 @@ class SweepResult:
             "seconds": round(self.seconds, 1),
             "patience_seconds": self.patience,
             "running": self.running,
+            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
             "stopped": self.stopped,
             "baseline": {
                 "runs": [_run_facts(run) for run in self.baseline],
