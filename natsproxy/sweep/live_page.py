@@ -27,7 +27,7 @@ _NOT_YET: Final = {
     "<title>natsproxy sweep</title><p>running without a fault",
     "/report.json": json.dumps({"running": True, "trials": None}),
 }
-"""What is told before the clean runs have ended: there is no report of them yet."""
+"""The answers before the clean runs have ended: there is no report of them yet."""
 _HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": "frame-ancestors 'none'"}
 
 
