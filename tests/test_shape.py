@@ -46,7 +46,7 @@ FLOORS = {
     "pytest_receipt": 9,
     "pytest_sweep": 9,
     "pytest_settings": 8,
-    "spark": 7,
+    "spark": 8,
     "log": 7,
     "cli": 10,
     "__main__": 11,

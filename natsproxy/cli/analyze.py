@@ -34,7 +34,7 @@ _CHECKED_MAX = 16 << 20  # bytes of captures that are checked where nobody asked
     "--tables",
     default="",
     help="Only these tables, comma-separated (frames is always written).  "
-    "[all; findings only of small captures]",
+    "[all but permissions; findings only of small captures]",
 )
 @click.option("--report", help="Also write a report, one HTML page, to this file.")
 @click.option("--watch", is_flag=True, help="Continue while the captures grow, until stopped.")
@@ -88,6 +88,7 @@ def analyze(
     \b
     natsproxy analyze traffic.ncap --out tables
     natsproxy analyze traffic/ --out tables --tables frames,requests
+    natsproxy analyze traffic/ --out tables --tables permissions && natsproxy permissions --tables tables
     natsproxy analyze traffic/ --out tables --report report.html
     natsproxy analyze traffic/ --out tables --watch
     natsproxy analyze traffic/ --out tables --watch --every 30 --refresh 300 --report report.html
@@ -101,7 +102,7 @@ def analyze(
     from natsproxy.spark.schema import SOURCES
     from natsproxy.spark.source import partitions, survey
     from natsproxy.spark.storage.store import Store, check_place
-    from natsproxy.spark.tables import TABLES
+    from natsproxy.spark.tables import USUAL
     from natsproxy.spark.tables.losses import losses
 
     check_place(out, sail=engine == "sail")
@@ -110,7 +111,7 @@ def analyze(
             "--watch needs --engine spark: Sail would delete the hours that a watch has written"
         )
     settings = dict(map(_setting, conf))
-    wanted = analyze.chosen([name for name in tables.split(",") if name] or TABLES)
+    wanted = analyze.chosen([name for name in tables.split(",") if name] or USUAL)
     with RunProgress(quiet) as progress:
         files: list[survey.SegmentFile] | None = None
         notes: list[str] = []

@@ -13,15 +13,22 @@ from natsproxy.errors import ConfigError, Exit, Stopped
 from natsproxy.permissions.comparison import Difference, compare_permissions
 from natsproxy.permissions.formats import FORMATS
 from natsproxy.permissions.holders import read_holders
-from natsproxy.permissions.needs import Need, needs_of
+from natsproxy.permissions.needs import Need, needs_of, needs_of_rows
 from natsproxy.permissions.proof import Proof
 from natsproxy.permissions.proving import Prover
+from natsproxy.permissions.rows import FOLDED
 from natsproxy.permissions.templates import DISTINCT, WORDS
 from natsproxy.permissions.uses import By
 
 
 @click.command()
-@click.argument("captures", nargs=-1, required=True, type=FilePath())
+@click.argument("captures", nargs=-1, type=FilePath())
+@click.option(
+    "--tables",
+    metavar="DIR",
+    type=FilePath(),
+    help="Read the table permissions in this folder instead of captures (natsproxy analyze makes it).",
+)
 @click.option(
     "--by",
     type=click.Choice([str(one) for one in By]),
@@ -58,6 +65,7 @@ from natsproxy.permissions.uses import By
 )
 def permissions(
     captures: tuple[Path, ...],
+    tables: Path | None,
     by: str,
     form: str,
     distinct: int,
@@ -77,13 +85,21 @@ def permissions(
     \b
     natsproxy permissions traffic.ncap
     natsproxy permissions monday.ncap tuesday.ncap --by name --format nsc
+    natsproxy permissions --tables tables --by account
     natsproxy permissions traffic.ncap --format rule > rules.toml
     natsproxy permissions traffic.ncap --prove
     natsproxy permissions traffic.ncap --diff nats-server.conf
     """
     if prove and config is not None:
         raise ConfigError("--prove is about the block that is needed: leave out --diff or --prove")
-    needs = needs_of(captures, By(by), distinct=distinct, words=words, lost=tell_lost)
+    if (tables is None) == (not captures):
+        raise click.UsageError("Give captures, or --tables DIR.")
+    if tables is not None:
+        if prove or config is not None:
+            raise ConfigError("--prove and --diff look at each frame: give captures instead of --tables")
+        needs = _of_tables(tables, By(by), distinct, words)
+    else:
+        needs = needs_of(captures, By(by), distinct=distinct, words=words, lost=tell_lost)
     if config is not None:
         found = compare_permissions(captures, needs, read_holders(config, By(by)), By(by))
         _show(found, as_json=form == "json")
@@ -91,6 +107,17 @@ def permissions(
     proof = _prove(captures, needs, By(by)) if prove else None
     click.echo(FORMATS[form](needs, By(by), proof), nl=False)
     raise SystemExit(Exit.FOUND_WRONG if proof is not None and proof.violations else Exit.OK)
+
+
+def _of_tables(tables: Path, by: By, distinct: int, words: int) -> list[Need]:
+    if distinct > FOLDED:
+        raise ConfigError(f"--tables keeps {FOLDED} values of a token: --distinct may be up to {FOLDED}")
+    from natsproxy.spark.session import need_pyspark
+
+    need_pyspark()
+    from natsproxy.spark.storage.permission_rows import read_rows
+
+    return needs_of_rows(read_rows(tables), by, distinct=distinct, words=words)
 
 
 def _show(found: list[Difference], *, as_json: bool) -> None:

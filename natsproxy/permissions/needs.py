@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from natsproxy.capture.read.reader import Tell
 from natsproxy.permissions.choices import Choice, choices
+from natsproxy.permissions.rows import RESPOND, Row
 from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, Place, Templates
 from natsproxy.permissions.uses import By, Client, Use, Verb, clients, opened, uses
 from natsproxy.units import MINUTE, SECOND
@@ -81,6 +82,15 @@ class _Gathered:
         self.responses = Responses()
         self.clients: set[Client] = set()
 
+    def join(self, row: Row) -> None:
+        """Add a row of the table."""
+        if row.verb == RESPOND:
+            self.responses.evidence.join(row.evidence())
+            self.responses.most = max(self.responses.most, row.most or 0)
+            self.responses.longest = max(self.responses.longest, row.longest_ns or 0)
+        elif row.verb is not None:
+            self.templates.join(Verb(row.verb), (row.queue or "").encode(), row.tokens(), row.evidence())
+
 
 def needs_of(
     captures: Iterable[Path],
@@ -105,6 +115,22 @@ def needs_of(
             one.templates.add(use)
         else:
             one.responses.add(use)
+    return [_need(label, found[label]) for label in sorted(found)]
+
+
+def needs_of_rows(
+    rows: Iterable[Row], by: By = By.USER, *, distinct: int = DISTINCT, words: int = WORDS
+) -> list[Need]:
+    """Return the needs of all clients in the table `permissions`, by their labels; in any order.
+
+    distinct: at most `rows.FOLDED`.  words: as in `Templates`.
+    """
+    found: dict[str, _Gathered] = {}
+    for row in rows:
+        client = row.client
+        one = found.setdefault(client.label(by), _Gathered(distinct, words))
+        one.clients.add(client)
+        one.join(row)
     return [_need(label, found[label]) for label in sorted(found)]
 
 

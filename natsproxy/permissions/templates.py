@@ -10,7 +10,7 @@ The order of the uses does not matter: a position's values are those of the whol
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ DISTINCT: Final = 3
 """Values from which on a number or an id becomes `*`."""
 WORDS: Final = 20
 """Values from which on a word becomes `*`."""
-COUNTED: Final = 10_000
+COUNTED: Final = 1_000
 """Values of one position that are counted; so many, or more, were seen where this number is given."""
 
 
@@ -96,26 +96,30 @@ class _Group:
         self._seen: list[set[bytes] | None] = [set() for _ in range(width)]
         self.entries: dict[tuple[bytes, ...], Evidence] = {}
 
-    def add(self, values: list[bytes], positions: list[int]) -> Evidence:
-        """Return the evidence of a subject."""
+    def add(self, values: list[bytes], positions: list[int], known: Mapping[int, set[bytes]]) -> Evidence:
+        """Return the evidence of a subject.
+
+        known: the values at positions of which `values` has a `*`: others became one elsewhere.
+        """
         for at, value in enumerate(values):
             seen = self._seen[at]
             if seen is not None:
-                seen.add(value)
+                seen.update(known[positions[at]] if value == STAR else (value,))
                 if len(seen) >= self._distinct:
                     self._seen[at] = None
                     self._star(at, positions[at])
         key = tuple(STAR if self._seen[at] is None else value for at, value in enumerate(values))
         found = self.entries.setdefault(key, Evidence())
         for at, value in enumerate(values):
-            if self._seen[at] is None:
+            if value != STAR and self._seen[at] is None:
                 found.note(positions[at], (value,))
         return found
 
     def _star(self, at: int, position: int) -> None:
         old, self.entries = self.entries, {}
         for key, evidence in old.items():
-            evidence.note(position, (key[at],))
+            if key[at] != STAR:
+                evidence.note(position, (key[at],))
             self.entries.setdefault((*key[:at], STAR, *key[at + 1 :]), Evidence()).join(evidence)
 
 
@@ -132,14 +136,7 @@ class Templates:
     def add(self, use: Use) -> None:
         """Add a use."""
         tokens = marked(use.subject)
-        values = [token.text for token in tokens if token.mark == Mark.VARIABLE]
-        shape = tuple(_shared(token) for token in tokens)
-        queue = b".".join(STAR if is_generated(part) else part for part in use.queue.split(b"."))
-        key = _Key(use.verb, queue, shape)
-        group = self._groups.get(key)
-        if group is None:
-            group = self._groups[key] = _Group(self._distinct, len(values))
-        evidence = group.add(values, [at for at, token in enumerate(shape) if token is None])
+        evidence = self._evidence(use.verb, shared_queue(use.queue), tokens, {})
         if use.denied:
             evidence.denied += 1
             return
@@ -148,6 +145,21 @@ class Templates:
         for at, token in enumerate(tokens):
             if token.mark == Mark.GENERATED:
                 evidence.note(at, (token.text,))
+
+    def join(self, verb: Verb, queue: bytes, tokens: Sequence[Token], more: Evidence) -> None:
+        """Add the uses of a template whose generated tokens are `*`, and of the variable ones maybe some."""
+        self._evidence(verb, queue, tokens, more.values).join(more)
+
+    def _evidence(
+        self, verb: Verb, queue: bytes, tokens: Sequence[Token], known: Mapping[int, set[bytes]]
+    ) -> Evidence:
+        values = [token.text for token in tokens if token.mark == Mark.VARIABLE]
+        shape = tuple(_shared(token) for token in tokens)
+        key = _Key(verb, queue, shape)
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = _Group(self._distinct, len(values))
+        return group.add(values, [at for at, token in enumerate(shape) if token is None], known)
 
     def lines(self) -> dict[Place, Evidence]:
         """Return the lines in the order of their subjects."""
@@ -183,6 +195,11 @@ class Templates:
                     joined.join(evidence)
                 lines.append((shared_key._replace(tokens=tuple(_filled(shared_key.tokens, (STAR,)))), joined))
         return lines
+
+
+def shared_queue(queue: bytes) -> bytes:
+    """Return the name of a queue group with `*` for its generated parts."""
+    return b".".join(STAR if is_generated(part) else part for part in queue.split(b"."))
 
 
 def _shared(token: Token) -> Token | None:

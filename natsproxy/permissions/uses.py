@@ -17,10 +17,10 @@ are read in their order, whatever capture they are in, so parts give the same as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.connection import ConnectionId
@@ -121,31 +121,36 @@ def clients(reader: CaptureReader) -> Clients:
         if isinstance(item, Frames):
             for one in frames_of(ref, item) if _INTRODUCES.search(item.data) else ():
                 if one.in_ordinal is not None and one.head is not None:
-                    known = _introduced(known, one.head)
+                    known = merged(known, introduced(one.head.op, one.head.args))
         elif isinstance(item, OpenRecord | CloseRecord):
-            known = _merged(
-                known, Client(*(str(item.info.get(key) or "") for key in ("user", "name", "account")))
-            )
+            known = merged(known, recorded(item.info))
         elif isinstance(item, Preamble):
             for frame in _preamble(item, ref):
-                known = _introduced(known, frame)
+                known = merged(known, introduced(frame.op, frame.args))
         found[conn] = known
     return found
 
 
-def _introduced(known: Client, frame: Frame) -> Client:
-    if frame.op == Op.INFO:
-        return _merged(known, Client(account=str(members(frame.args).get("remote_account") or "")))
-    if frame.op != Op.CONNECT:
-        return known
+def introduced(op: Op, args: bytes) -> Client:
+    """Return the facts that a CONNECT or an INFO tells; none for any other frame."""
+    if op == Op.INFO:
+        return Client(account=str(members(args).get("remote_account") or ""))
+    if op != Op.CONNECT:
+        return Client()
     try:
-        connect = parse_connect(frame.args)
+        connect = parse_connect(args)
     except ValueError:  # the server closes such a connection
-        return known
-    return _merged(known, Client(connect.user or connect.nkey, connect.name, connect.account, connect.lang))
+        return Client()
+    return Client(connect.user or connect.nkey, connect.name, connect.account, connect.lang)
 
 
-def _merged(known: Client, more: Client) -> Client:
+def recorded(info: Mapping[str, Any]) -> Client:
+    """Return the facts in the record of a connection's begin or end."""
+    return Client(*(str(info.get(key) or "") for key in ("user", "name", "account")))
+
+
+def merged(known: Client, more: Client) -> Client:
+    """Return the facts of both; those of `known` where both have one."""
     return Client(*(old or new for old, new in zip(known, more, strict=True)))
 
 

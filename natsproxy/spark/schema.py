@@ -86,6 +86,11 @@ TABLES: Final[dict[str, str]] = {
         "ordinal bigint, op string, subject string, template string, size int, sent_ns bigint, "
         "received_ns bigint, clock_ns bigint, latency_ns bigint"
     ),
+    "permissions": (
+        "user string, name string, account string, lang string, verb string, queue string, template string, "
+        "marks string, frames bigint, denied bigint, first_ns bigint, last_ns bigint, flow_control boolean, "
+        "values array<array<string>>, most bigint, longest_ns bigint"
+    ),
     "faults": (
         "recorder string, conn_id bigint, t_ns bigint, rule string, kind string, action string, "
         "direction string, subject string, key string, m bigint, ordinal bigint, count bigint, "

@@ -27,7 +27,7 @@ import pyarrow.parquet as pq
 
 from natsproxy.spark import sail, session
 from natsproxy.spark.report.collect import collect
-from natsproxy.spark.tables import FROM
+from natsproxy.spark.tables import USUAL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +106,7 @@ def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
     stored = pq.read_table(tmp_path / "frames").drop_columns("date")
     assert "_corrupt" in stored.column("op").to_pylist()
     equal(stored, known.frames.toArrow())
-    for name in FROM:
+    for name in USUAL[1:]:
         equal(pq.read_table(tmp_path / name), known.arrow(name))
 
 
@@ -234,7 +234,7 @@ def test_many_rows_are_written_by_sail_itself(tmp_path: Path) -> None:
             [*command, "--engine", "sail"], capture_output=True, text=True, check=False, timeout=120
         )
         assert done.returncode == 0, done.stderr
-    for name in FROM:
+    for name in USUAL[1:]:
         few, many = (pq.read_table(tmp_path / place / name) for place in ("few", "many"))
         assert many.schema.types == few.schema.types
         assert rows(many) == rows(few), name

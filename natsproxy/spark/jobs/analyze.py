@@ -41,7 +41,7 @@ from natsproxy.spark.source.statements import table_of
 from natsproxy.spark.storage.executor_writer import Reading
 from natsproxy.spark.storage.parquet import dated
 from natsproxy.spark.storage.store import KEPT, Store
-from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, RARE, TABLES, derive, exchanges
+from natsproxy.spark.tables import FROM, PAYLOAD_BYTES, RARE, TABLES, USUAL, derive, exchanges
 from natsproxy.spark.tables.base import ACK
 from natsproxy.spark.tables.folding import message_folds
 from natsproxy.spark.tables.messages import subjects
@@ -118,7 +118,7 @@ def analyze(
     spark: SparkSession,
     captures: Sequence[str | Path],
     out: str | Path,
-    tables: Iterable[str] = TABLES,
+    tables: Iterable[str] = USUAL,
     progress: Progress = lambda table, rows: None,
     survey: str | None = None,
     reading: Reading = lambda done, tasks: None,

@@ -6,4 +6,5 @@ is killed at any moment leaves no half-written table that a reader takes for a c
 
 Read `store.py` first: it reads and writes any analysis.  `manifest.py` and `watch_state.py` are the list of a
 watch, on disk and in memory; `folder.py` is the file system below; `executor_writer.py` writes frames fast.
+`permission_rows.py` reads one table without Spark.
 """

@@ -28,6 +28,7 @@ from natsproxy.spark.tables.hops import hops
 from natsproxy.spark.tables.jetstream import js_acks
 from natsproxy.spark.tables.messages import errors, fanout, headers, subjects
 from natsproxy.spark.tables.pairing import exchanges
+from natsproxy.spark.tables.permissions import permissions
 from natsproxy.spark.tables.replays import replay_diff
 from natsproxy.spark.tables.requests import js_api, pub_acks, requests
 
@@ -36,6 +37,7 @@ __all__ = [
     "MESSAGES",
     "PAYLOAD_BYTES",
     "TABLES",
+    "USUAL",
     "clients_side",
     "derive",
     "exchanges",
@@ -55,6 +57,7 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
     "connections": (connections, ("frames", "items")),
     "subscriptions": (subscriptions, ("frames", "items")),
     "hops": (hops, ("frames", "items")),
+    "permissions": (permissions, ("frames", "items")),
     "gaps": (gaps, ("items",)),
     "faults": (faults, ("frames", "items", "exchanges")),
     "findings": (findings, ("statements",)),
@@ -62,6 +65,8 @@ FROM: Final[dict[str, tuple[Callable[..., DataFrame], tuple[str, ...]]]] = {
 """Each table: its function and that function's arguments."""
 TABLES: Final = ("frames", *FROM)
 """All tables, in the order in which they are written; `replay_diff` compares two `frames`, by itself."""
+USUAL: Final = tuple(name for name in TABLES if name != "permissions")
+"""Those that are written where nobody names any: `permissions` runs Python for each subject."""
 RARE: Final[dict[str, tuple[str, str, Callable[[Set[str]], object]]]] = {
     "headers": ("frames", "op", {"HPUB", "HMSG"}.intersection),
     "errors": ("frames", "op", {"-ERR"}.intersection),

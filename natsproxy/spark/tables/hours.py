@@ -14,8 +14,8 @@ needs no state), and the tables that need state are computed from them hour by h
 An hour is closed when its margin is over by the newest frame.
 
 Tables of whole connections (`connections`, `subscriptions`, `liveness`, `hops`) and of whole recordings
-(`findings`) have no hours.  Tables by the hour differ from tables of everything at once where rows belong
-together that lie further apart than the margin:
+(`findings`, `permissions`) have no hours.  Tables by the hour differ from tables of everything at once where
+rows belong together that lie further apart than the margin:
 
 - a reply that comes later is none, and pull requests on one inbox are a row per hour;
 - a reply subject that is used again hours later counts as a new one;

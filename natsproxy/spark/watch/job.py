@@ -36,7 +36,7 @@ from natsproxy.spark.storage.local import part_name
 from natsproxy.spark.storage.manifest import LIST, Manifest
 from natsproxy.spark.storage.parquet import file_without_rows
 from natsproxy.spark.storage.store import Store
-from natsproxy.spark.tables import TABLES
+from natsproxy.spark.tables import TABLES, USUAL
 from natsproxy.spark.tables.hours import margin_ns
 from natsproxy.spark.watch.compaction import GRACE, merge, ranges_to_merge
 from natsproxy.spark.watch.ingest import POLL, Ingest, Lost
@@ -54,7 +54,7 @@ def watch(
     spark: SparkSession,
     captures: Sequence[str | Path],
     out: str | Path,
-    tables: Iterable[str] = TABLES,
+    tables: Iterable[str] = USUAL,
     *,
     every: float = 10.0,
     refresh: float = 60.0,

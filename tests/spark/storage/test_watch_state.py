@@ -171,7 +171,7 @@ def test_tables_that_are_asked_for_later_are_of_everything() -> None:
 
 def test_every_table_has_hours_or_none() -> None:
     """Those without are of whole connections, or whole recordings."""
-    whole = {"connections", "subscriptions", "liveness", "hops", "findings"}
+    whole = {"connections", "subscriptions", "liveness", "hops", "findings", "permissions"}
     assert set(TABLES) - HOURLY.keys() - {"frames"} == whole
     assert {name: needs(name) for name in ("requests", "gaps", "faults")} == {
         "requests": {"frames"},

@@ -123,7 +123,7 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
     """The whole job as a user runs it, on one core and on two, and with a task for every block."""
     import pyarrow.parquet as pq
 
-    from natsproxy.spark.tables import TABLES
+    from natsproxy.spark.tables import USUAL
 
     found = []
     code = (
@@ -139,6 +139,6 @@ def test_cores_and_splits_change_nothing(known: Known, tmp_path: Path) -> None:
         out = tmp_path / f"{cores}-{size}"
         command = [sys.executable, "-c", code, str(out), cores, size, *map(str, known.captures)]
         subprocess.run(command, check=True, timeout=280)
-        found.append({name: counted(pq.read_table(out / name).to_pylist()) for name in TABLES})
+        found.append({name: counted(pq.read_table(out / name).to_pylist()) for name in USUAL})
     assert found[0] == found[1] == found[2]
     assert len(found[0]["frames"]) > known.conversation.known["frames"]
