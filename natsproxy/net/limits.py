@@ -150,8 +150,12 @@ def _count_down(counter: Counter[str], host: str) -> None:
 
 
 def _is_held(relay: Relay) -> bool:
-    """Tell whether a client is not read: it is paused, or its bytes wait, as for a server that takes none."""
-    return relay.session.pipes[C2S].outbox.conditions.stop_reading or relay.client.readable
+    """Tell whether a client is not read, or a limit holds its frames.
+
+    It is not read while it is paused, or its bytes wait, as for a server that takes none.
+    """
+    outbox = relay.session.pipes[C2S].outbox
+    return outbox.conditions.stop_reading or outbox.paced > 0 or relay.client.readable
 
 
 class _Progress:

@@ -162,6 +162,14 @@ def main() -> None:
     report("permissions that allow everything, HPUB", rate(rules(allow), same, C2S, HPUB), base)
     report("permissions that allow everything", rate(rules(allow), many), base_many)
     report("permissions that deny everything", rate(rules(rule("deny", 'subject = "orders.>"')), same), base)
+    report(
+        "a limit that nothing exceeds", rate(rules(rule("limit", 'messages = "1000000000/s"')), same), base
+    )
+    report(
+        "a limit that drops nearly all",
+        rate(rules(rule("limit", 'messages = 1\naction = "drop"')), same),
+        base,
+    )
     report("a service that answers requests, no rules", answers(EmptyChain()), base)
     responses = rule("permissions", 'publish = "x"', "allow_responses = true")
     report("a service that answers requests, allow_responses", answers(rules(responses)), base)

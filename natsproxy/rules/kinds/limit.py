@@ -141,6 +141,8 @@ class RateLimit(Action):
             for key in over:
                 del self._suspended[key]
             self._suspended[self._key] = hit.now + self.lasts
+            # So there are never more suspensions than buckets.
+            self.buckets.empty(self._key, hit.now + self.lasts)
         return Deny(publish_denied(frame.subject))
 
     def condition(self) -> str:

@@ -68,6 +68,10 @@ class TokenBuckets:
         self._full_at[key] = full_at + rate.time(units) if there else full_at
         return there
 
+    def empty(self, key: Hashable, until: int) -> None:
+        """Let a bucket be full at `until` (ns) and not before; its entry stays until then."""
+        self._full_at[key] = max(until, self._full_at.pop(key, until))
+
     def reserve(self, key: Hashable, units: int, rate: Rate, now: int) -> int:
         """Take units as soon as they are there; return that time."""
         full_at = max(self._full_at.pop(key, now), now)

@@ -172,6 +172,21 @@ def test_a_fault_bends_a_live_request(page: Site) -> None:
         page.until("!document.querySelector('article.rule')")
 
 
+def test_a_rule_in_shadow_is_said_to_be_one(page: Site) -> None:
+    shadow = {"name": "few", "kind": "limit", "messages": "1/h", "subject": "shy", "mode": "shadow"}
+    page.api("PUT", "rules/few", {"rule": shadow})
+    with Client(page.proxy.port, "shy") as client:
+        for _ in range(3):
+            client.publish("shy", b"")
+        client.ping()
+    page.browser.press("3", "3")
+    page.until("document.querySelector('.rule .fired')?.innerText.startsWith('would have fired 2')")
+    page.until(
+        "[...document.querySelectorAll('.row.firing')].some((row) => row.innerText.includes('would limit'))"
+    )
+    page.api("DELETE", "rules/few")
+
+
 @pytest.mark.long
 def test_a_fault_that_cannot_be_made_keeps_the_form(page: Site) -> None:
     page.browser.press("f", "f")

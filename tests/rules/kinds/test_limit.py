@@ -10,6 +10,7 @@ from natsproxy.protocol.connect import Connect
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.kinds.limit import RateLimit
 from natsproxy.wire.ops import C2S
 from tests.rules.kit import FakeView, S, Wire
 
@@ -82,6 +83,21 @@ def test_a_suspension_lasts_its_time() -> None:
     for wire.now, expected in ((9 * S, False), (10 * S, True)):
         other.now = wire.now
         assert passed(other, PUB) == [expected]
+
+
+def test_suspensions_are_bounded_too() -> None:
+    rule = HEAD + 'messages = 1\naction = "suspend"\nsuspend = "1h"\nper = "template"\nkeys = 3\n'
+    wire = Wire(rule)
+    for number in range(20):
+        wire.now += 2 * S  # in which a bucket is full again
+        text = f"PUB {'abcdefghijklmnopqrstuv'[number]} 0\n"
+        passed(wire, text, text)
+    action = wire.chain.rules[0].action
+    assert isinstance(action, RateLimit)
+    assert len(action._suspended) == 4  # those of three keys, and of all others
+    assert passed(wire, "PUB a 0\n", "PUB z 0\n") == [False, False]
+    wire.now += 3600 * S
+    assert passed(wire, "PUB a 0\n", "PUB z 0\n") == [True, True]
 
 
 @pytest.mark.parametrize("per", ["user", "client", "address", "template", "proxy"])
