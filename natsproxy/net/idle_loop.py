@@ -9,7 +9,9 @@ request at a time).  On a busy machine, in eight interleaved rounds: 112 µs and
 once 67 µs and 108 µs, with 64 of them 69 µs and 75 µs.
 
 trio shows neither its epoll nor its next deadline, so both are read from its internals; where these have
-other names, nobody waits outside trio.
+other names, nobody waits outside trio.  The public instrument `before_io_wait` is no way around that: it
+tells how long trio would wait only once all tasks are blocked, the one that would keep the thread too, and a
+wait inside it could not be ended by a descriptor that only trio's epoll watches.
 """
 
 from __future__ import annotations

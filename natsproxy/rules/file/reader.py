@@ -7,6 +7,7 @@ list, and in its part the line that begins with the key.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -38,7 +39,7 @@ class Place:
         if index >= len(self._starts):
             return f"{self.source}, {self.noun} {index + 1}" if index >= 0 else self.source
         start = self._starts[index]
-        stop = next(end for end in self._ends if end > start)
+        stop = self._ends[bisect_right(self._ends, start)]
         if key is not None:
             wanted = re.compile(rf"""\s*(\[\s*{self._name}\s*\.\s*)?["']?{re.escape(key)}["']?\s*[].=]""")
             start = next((n for n in range(start, stop) if wanted.match(self._lines[n])), start)
