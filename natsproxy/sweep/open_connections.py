@@ -28,7 +28,8 @@ async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConn
 
     async def ask(conn: int) -> None:
         alive[conn] = False
-        alive[conn] = await proxy.ask_client(conn)
+        with suppress(KeyError):  # it has just ended
+            alive[conn] = await proxy.ask_client(conn)
 
     with trio.move_on_after(patience):
         async with trio.open_nursery() as nursery:
@@ -37,6 +38,8 @@ async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConn
                     nursery.start_soon(ask, conn)
     found = []
     for conn, relay in relays:
+        if conn not in proxy.relays:  # it ended meanwhile
+            continue
         connection = relay.session.connection
         port = relay.accepted.facts.peer.rpartition(":")[2]
         unread = queues.get(int(port)) if port.isdecimal() else None
