@@ -1,4 +1,4 @@
-"""The errors of a replay that cannot go on."""
+"""Errors of a replay that cannot continue."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from natsproxy.errors import NatsproxyError
 
 
 class ReplayError(NatsproxyError):
-    """A replay cannot go on; the text says the reason."""
+    """A replay cannot continue; the text says why."""
 
 
 class ServerLost(ReplayError):
-    """The real server closed a connection of a playback before it greeted."""
+    """The real server closed a playback's connection before sending INFO."""
 
 
 class Stalled(ReplayError):
-    """Nothing happened for as long as was allowed; the text names the frame that was waited for."""
+    """Nothing happened within the time-out; the text names the frame that was awaited."""

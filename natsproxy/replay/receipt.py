@@ -107,7 +107,7 @@ class CassetteUsed:
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences about what is not wrong, and should be known."""
+        """Sentences about what is no failure, but worth knowing."""
         found = []
         if self.played and not self.connections:
             found.append(f"{self.path} is empty: no client had connected while it was recorded")
@@ -152,7 +152,7 @@ def joined(one: CassetteUsed, other: CassetteUsed) -> CassetteUsed:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """The least that a run has to be served, else it fails: exchanges, and percents of the recordings."""
+    """The minimum that a run has to be served, else it fails: exchanges, and percents of the recordings."""
 
     served: int | None = None
     coverage: float | None = None
@@ -161,7 +161,7 @@ class Minimum:
         return self.served is not None or self.coverage is not None
 
     def unmet(self, uses: Sequence[CassetteUsed]) -> list[str]:
-        """Return sentences about what a run lacks.  A run that recorded is not judged."""
+        """Return sentences about requirements that a run has not met.  A run that recorded is not judged."""
         if any(not use.played for use in uses):
             return []
         served, reached, found = sum(use.served for use in uses), coverage(uses), []
@@ -190,7 +190,7 @@ def coverage(uses: Iterable[CassetteUsed]) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A run, and all that it has shown.
+    """A run and its results.
 
     ran: the command of natsproxy, or pytest.  program: its words, None where there was none.  exit_code: that
     of the program, None where it did not end by itself.  failures: the sentences for which natsproxy failed
@@ -212,7 +212,7 @@ class Receipt:
 
     @property
     def failed_by(self) -> str | None:
-        """Return who failed the run: "program", "natsproxy", or None for nobody."""
+        """Return what failed the run: "program", "natsproxy", or None."""
         if self.exit_code or (self.code and not self.failures):
             return _PROGRAM_FAILED
         return _WE_FAILED if self.failures else None
@@ -225,7 +225,7 @@ class Receipt:
 
     @property
     def warnings(self) -> list[str]:
-        """Sentences about what is not wrong, and should be known."""
+        """Sentences about what is no failure, but worth knowing."""
         return [warning for use in self.uses for warning in use.warnings]
 
     def line(self) -> str:
@@ -270,7 +270,7 @@ class Receipt:
         }
 
     def write(self, path: Path) -> None:
-        """Write it, whole.  Raises OSError."""
+        """Write it as a whole.  Raises OSError."""
         write_whole(path, json.dumps(self.facts(), indent=1) + "\n")
 
 
@@ -306,6 +306,6 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def _names_secret(name: str) -> bool:
-    """Tell whether the name of an option, a variable or a member says that its value is a secret."""
+    """Return whether the name of an option, a variable or a member says that its value is a secret."""
     plain = name.lower().replace("-", "_")
     return plain.endswith(_LONG) or plain.rpartition("_")[2] in _NAMES

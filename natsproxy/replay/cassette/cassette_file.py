@@ -1,4 +1,4 @@
-"""The file of a cassette: a capture, or its text where the name ends in `.txt` or the file is one already.
+"""The file of a cassette: a capture, or text if its name ends in `.txt` or the existing file is text.
 
 A cassette is replaced as a whole, by a new one that was written beside it and synced: after a crash one of
 the two is there.
@@ -26,7 +26,7 @@ def beside(path: Path) -> Path:
 
 
 def replace(fresh: Path, path: Path) -> None:
-    """Put a capture that is whole and synced in the place of a cassette, atomically."""
+    """Replace a cassette atomically by a capture that is complete and synced."""
     try:
         if _is_text(path):
             reader = open_capture(fresh)

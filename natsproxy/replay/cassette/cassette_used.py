@@ -1,4 +1,4 @@
-"""The receipt's view of a cassette that was played, and the sentence about one that played nothing."""
+"""The receipt of a played cassette, and the message about a cassette that served nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def played(server: CassetteServer, before: Fingerprint, *, whole: bool = True, *
 
 
 def untouched(server: CassetteServer, url: str) -> str:
-    """Return a sentence about a run that has asked nothing of its cassette, `""` for any other.
+    """Return a sentence about a run that never used its cassette, `""` for any other.
 
     url: what the program had to connect to.
     """

@@ -1,4 +1,4 @@
-"""Names of tests as names of cassettes.  (Light: the pytest plugin imports it in every run.)"""
+"""Cassette file names made from test names.  (Light: the pytest plugin imports it in every run.)"""
 
 from __future__ import annotations
 

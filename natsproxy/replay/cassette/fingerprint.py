@@ -1,4 +1,4 @@
-"""The identity of a cassette's bytes: a receipt names what was played, and a change meanwhile shows.
+"""Fingerprints of cassettes: a receipt names the bytes that were played, and whether they changed since.
 
 The hash is that of the file, as `sha256sum` prints it; of a capture of several files, of them all in order.
 """
@@ -20,14 +20,14 @@ _Stamp = tuple[str, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """A capture at one moment.  sha256: in hexadecimal.  recorders: their versions of natsproxy."""
+    """A capture at one point in time.  sha256: in hexadecimal.  recorders: their versions of natsproxy."""
 
     sha256: str
     recorders: tuple[str, ...]
     stamps: tuple[_Stamp, ...]
 
     def changed(self) -> bool:
-        """Tell whether the bytes are others now."""
+        """Return whether the bytes have changed since."""
         paths = [Path(name) for name, *_ in self.stamps]
         try:
             return _stamps(paths) != self.stamps and _hash(paths) != self.sha256

@@ -1,4 +1,4 @@
-"""The command that records a cassette anew, for the message of a run that did not do as recorded.
+"""The command that re-records a cassette, for the message of a run that differed from its recording.
 
 A recording keeps the options that it is given, so the command gives those that the old one kept.
 """
@@ -34,5 +34,5 @@ def option_flags(options: MatchOptions, given: Mapping[str, Any], prefix: str = 
 
 
 def shell_line(words: Iterable[str]) -> str:
-    """Return a command as a person types it."""
+    """Return a command quoted for a shell."""
     return " ".join(one if one == ANY_SERVER else shlex.quote(one) for one in words)

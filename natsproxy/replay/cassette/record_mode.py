@@ -114,7 +114,7 @@ class CassetteUse:
         return [] if growing else self.played.machine.omitted()
 
     def hollow(self, url: str) -> str:
-        """Return a sentence about a use that has shown nothing, `""` where it has shown something.
+        """Return a sentence about a use that proved nothing, `""` where it proved something.
 
         url: what the program had to connect to.
         """
@@ -127,7 +127,7 @@ class CassetteUse:
         return [] if self.played is None else differences(self.played, self.missed(strict))
 
     async def settle(self) -> None:
-        """Wait until every frame was compared that clients sent before they left."""
+        """Wait until every frame that clients sent before they left was compared."""
         if self.played is not None:
             await self.played.settle(_LEAVE)
             self.left_behind = self.played.connected
@@ -154,7 +154,7 @@ class CassetteUse:
         )
 
     def discard(self) -> None:
-        """Keep nothing of this use: the capture stays as it was."""
+        """Discard what this use recorded: the capture stays as it was."""
         self.discarded = True
 
 

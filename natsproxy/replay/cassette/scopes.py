@@ -1,12 +1,12 @@
 """Scopes: one address behind which each test plays, or records, a cassette of its own.
 
 1. A scope is a name, of a test as a rule; its cassette is a file of that name in a folder.
-2. `choose` makes a scope the present one: clients that connect are its clients.  It ends, with a verdict, at
+2. `choose` makes a scope the current one: clients that connect are its clients.  It ends, with a verdict, at
    the next choice, at `end`, or when all is closed; clients that are still there then are disconnected.
 3. With a pattern for names of clients (`orders-test/*`), the part at `*` is the scope of a client that
    matches: tests that run side by side play one cassette each.
-4. A scope by name ends when its clients have left and its cassette was played; so does the present one if it
-   `rewinds`.  The next client begins it again.  A cassette that goes on with another connection waits for it.
+4. A scope by name ends when its clients have left and its cassette was played; so does the current one if it
+   `rewinds`.  The next client starts it over.  A cassette that has another connection to play waits for it.
 5. Each open scope is a use of a cassette (`record_mode.py`) with an address of its own; bytes of clients are
    carried there.  A pattern needs the CONNECT first, so such a client gets an INFO that is of no server.
 """
@@ -170,7 +170,7 @@ class _Scope:
                 await trio.sleep(0.001)
 
     async def was_left(self) -> bool:
-        """Tell whether it ends here, when a client comes: the last one may have left just now."""
+        """Return whether a new client ends the scope: the last one may have just left."""
         if not (self.rewinds and self.begun()):
             return False
         for _ in range(_ROUNDS):
@@ -181,7 +181,7 @@ class _Scope:
         return self.over()
 
     def begun(self) -> bool:
-        """Tell whether a client has played some of it, or tried to."""
+        """Return whether a client has used any of it, or tried to."""
         if self.played is None:
             return False
         machine = self.played.machine
@@ -190,7 +190,7 @@ class _Scope:
         return any(one.client_id is not None for one in machine.progress.connections.values())
 
     def over(self) -> bool:
-        """Tell whether no further client can have a part in it."""
+        """Return whether nothing is left for another client."""
         if self.played is None:
             return False
         machine = self.played.machine
@@ -198,7 +198,7 @@ class _Scope:
         return machine.done or (machine.recording.whole and not any(one.unused for one in waiting))
 
     def judge(self, strict: bool | None) -> None:
-        """Take the differences into the verdict; call before the use ends."""
+        """Copy the differences into the verdict; call before the use ends."""
         verdict, use = self.verdict, self.use
         if use is None or use.played is None:
             return
@@ -219,7 +219,7 @@ class Scopes:
 
     find: returns the cassette of a name (`cassette_of`).  opener: begins the use of one.  by_name: a pattern
     with one `*`, "" for none.  strict: which recorded frames must be sent, as `CassetteUse.missed` takes it.
-    rewinds: the present scope ends, too, when it was played.  report: gets each verdict.  refused: clients
+    rewinds: the current scope ends, too, when it was played.  report: gets each verdict.  refused: clients
     that came outside of a scope.
     """
 
@@ -253,7 +253,7 @@ class Scopes:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The present scope, as plain data."""
+        """The current scope as plain data."""
         scope = self._open.get(self.present)
         played = None if scope is None else scope.played
         return {
@@ -264,7 +264,7 @@ class Scopes:
         }
 
     async def choose(self, name: str) -> None:
-        """End the present scope, and begin the named one as such.  Raises ScopeError."""
+        """End the current scope and begin the named one.  Raises ScopeError."""
         async with self._lock:
             before, self.present = self.present, ""
             for other in {before, name}:
@@ -273,7 +273,7 @@ class Scopes:
             self.present = name
 
     async def end(self, *, keep: bool = True) -> Verdict | None:
-        """End the present scope; return the verdict, None without one.  keep: what was recorded."""
+        """End the current scope; return its verdict, None if there is none.  keep: what was recorded."""
         async with self._lock:
             name, self.present = self.present, ""
             return await self._close(name, keep=keep)
@@ -425,7 +425,7 @@ class Scopes:
             self._nursery.start_soon(self._rewind, scope)
 
     async def _rewind(self, scope: _Scope) -> None:
-        """End a scope whose clients have left, so that the next one begins it again."""
+        """End a scope whose clients have left, so that the next client starts it over."""
         came = scope.came
         await scope.read_all()
         if not scope.begun():
@@ -439,7 +439,7 @@ class Scopes:
 
 @asynccontextmanager
 async def running(scopes: Scopes) -> AsyncIterator[Scopes]:
-    """Serve scopes for the length of the block; end them behind it."""
+    """Serve scopes for the length of the block; end them after it."""
     async with trio.open_nursery() as nursery:
         await nursery.start(scopes.serve)
         yield scopes

@@ -1,4 +1,4 @@
-"""A user's command that prepares a real server: its streams and buckets, and what is in them."""
+"""The user's setup command, which prepares a real server: its streams and buckets, and their contents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capture in batches: the reading side of the playback of clients.
+"""A capture in batches: what the playback of clients reads.
 
 A frame comes alone (`Step`) where a client frame may wait for it, or where it names something (an inbox, a
 consumer).  All other frames, nearly all of a busy capture, come in batches: `PlainBatch`, neighbouring

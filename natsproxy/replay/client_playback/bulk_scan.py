@@ -73,11 +73,11 @@ class BulkSearch:
             self._make()
 
     def names(self, subject: bytes) -> bool:
-        """Tell whether messages on a subject are looked at one by one anyway."""
+        """Return whether messages on a subject are looked at one by one anyway."""
         return any(subject.startswith(token) for token in self._tokens)
 
     def within(self, buffer: bytes, start: int, end: int) -> bool:
-        """Tell whether one of the tokens occurs in a range of bytes."""
+        """Return whether one of the tokens occurs in a range of bytes."""
         return any(buffer.find(token, start, end) >= 0 for token in self._tokens)
 
 

@@ -41,7 +41,7 @@ Answer = tuple[ConnectionId, bytes]
 
 
 class MessageCount(NamedTuple):
-    """So many messages on a subscription.  subjects: of the newest, where they were looked at."""
+    """A number of messages on a subscription.  subjects: of the newest, where they were looked at."""
 
     sid: bytes
     messages: int
@@ -83,7 +83,7 @@ class _Connection:
 
 
 def counts(frame: Frame) -> bool:
-    """Tell whether a server frame is a message that will come again in another run."""
+    """Return whether a server frame is a message that another run will receive, too."""
     if frame.op not in (Op.MSG, Op.HMSG):
         return False
     if frame.reply.startswith(b"$JS.ACK."):
@@ -155,7 +155,7 @@ class Dependencies:
         return counts, tuple(self._answered)[len(self._answered) - fresh :]
 
     def answers(self, subject: bytes) -> bool:
-        """Tell whether a publish answers a request that was recorded."""
+        """Return whether a publish answers a request that was recorded."""
         return subject in self._delivered
 
     def ended(self, conn: ConnectionId, seq: int, t: int) -> PlannedEnd:

@@ -1,4 +1,4 @@
-"""A look at a capture before it is played: duration, counts, irregularities."""
+"""Inspection of a capture before it is played: duration, counts, irregularities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Iterations: the same conversation again, under other names.
+"""Iterations: the same conversation repeated under other names.
 
 Inboxes and nuids of one iteration must not meet those of the one before: consumers, pull requests and
 duplicate windows of it may live on in the server.  So each iteration renames them, as whole tokens: in
@@ -104,7 +104,7 @@ class Iteration:
 
 
 def _is_defined_by_nats(frame: Frame) -> bool:
-    """Tell whether NATS itself defines a body."""
+    """Return whether NATS itself defines a body."""
     if is_api(frame.subject) or frame.body.startswith((b'{"type":"io.nats.', b'{"type": "io.nats.')):
         return True
     return frame.subject.startswith(b"$O.") and b".M." in frame.subject

@@ -8,7 +8,7 @@ not sent: live PINGs are answered live, and PINGs of ours fence SUBs and ends.  
 Inboxes are the clients' own and are sent as recorded.  Names that the server made are mapped: consumers by
 the answers to their creation, ack subjects by (stream, consumer, stream sequence, delivery).
 
-Nothing waits for ever.  A requirement is given up `patience` after all frames that may meet it were sent: a
+Nothing waits forever.  A requirement is given up `patience` after all frames that may meet it were sent: a
 `Missing` names it, the frame is sent without it, and the connection goes on.
 
 Plain messages are not looked at one by one, neither while reading (`batches.py`, `read_ahead.py`) nor when
@@ -55,7 +55,7 @@ _RECHECKS: Final = 8
 
 
 class ClientPlayback:
-    """The machine.  sent, received_frames: frames so far.  missing: the waits that were in vain.
+    """The machine.  sent, received_frames: frames so far.  missing: the requirements that were not met.
 
     source: from `batches`, or any of its events.  speed: None for no schedule.  patience: ns.  window: bytes
     to read ahead.  keep: tells whether a recorded connection is played.  refused: is called with the text of
@@ -184,7 +184,7 @@ class ClientPlayback:
         return actions
 
     def _round(self, now: int, actions: list[Action]) -> bool:
-        """Let each connection send its next frames; tell whether anything moved."""
+        """Let each connection send its next frames; return whether any did."""
         connections, moved = self._state.connections, False
         for connection in list(connections.values()):
             moved = self._drain(connection, now, actions) or moved
@@ -205,14 +205,14 @@ class ClientPlayback:
             self._wake(again)
 
     def _read(self, elapsed: int, most: int | None = None) -> bool:
-        """Read on, no further ahead of a schedule than `AHEAD`; tell whether anything was read."""
+        """Read on, no further ahead of a schedule than `AHEAD`; return whether anything was read."""
         until = None if self._speed is None else int((elapsed + AHEAD) * self._speed)
         return self._reader.fill(until, most)
 
     # -- sending
 
     def _drain(self, connection: LiveConnection, now: int, actions: list[Action]) -> bool:
-        """Send the frames of a connection that may go now; tell whether anything moved."""
+        """Send the frames of a connection that may go now; return whether any did."""
         parts: list[bytes] = []
         subs: list[int] = []
         upto, moved = self.sent_bytes + BATCH, False
@@ -275,7 +275,7 @@ class ClientPlayback:
         return encode.PING
 
     def _end(self, connection: LiveConnection, now: int, actions: list[Action]) -> bool:
-        """Close a connection whose end is due, behind a last PING; tell whether anything moved."""
+        """Close a connection whose end is due, after a last PING; return whether it did anything."""
         head = connection.queue[0] if connection.queue else None
         if not isinstance(head, PlannedEnd) or not self._due(head, now):
             return False
@@ -326,7 +326,7 @@ class ClientPlayback:
         self.lag.add(now - self._start - int(t / self._speed), frames)
 
     def _may_send(self, connection: LiveConnection, head: Planned | QueuedBatch, now: int) -> bool:
-        """Tell whether the requirements of a frame are met, or were waited for long enough."""
+        """Return whether the requirements of a frame are met, or have timed out."""
         unmet = self._readiness.unmet(connection, head)
         if not unmet:
             return True

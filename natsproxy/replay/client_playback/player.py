@@ -1,4 +1,4 @@
-"""The driver of a `ClientPlayback` on trio: it dials, writes, reads, and keeps the time."""
+"""The trio driver of a `ClientPlayback`: it dials, writes, reads and keeps time."""
 
 from __future__ import annotations
 

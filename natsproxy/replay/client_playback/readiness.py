@@ -1,7 +1,7 @@
-"""The readiness of a frame: its dependencies, held against the live connections.
+"""The readiness of a frame: its dependencies, checked against the live connections.
 
-Each check returns a phrase for a person, `""` where nothing is open, so that a wait in vain can name its
-requirement.
+Each check returns a phrase for people, `""` where nothing is missing, so that a wait that times out can name
+its requirement.
 
 A wait does not count while a frame that was not sent yet may still meet the requirement (`may_still_come`). A
 connection that plays on may cause anything.  A connection that waits itself may cause only messages on the
@@ -24,7 +24,7 @@ from natsproxy.wire.ops import Op
 
 
 def name_of(head: Planned | QueuedBatch | PlannedEnd) -> str:
-    """Return the text of a queue's head, for a person."""
+    """Return the text of a queue's head, for people."""
     if isinstance(head, PlannedEnd):
         return "its end"
     if isinstance(head, QueuedBatch):
@@ -34,7 +34,7 @@ def name_of(head: Planned | QueuedBatch | PlannedEnd) -> str:
 
 
 def _ordered(head: Planned | QueuedBatch | PlannedEnd) -> bool:
-    """Tell whether the head of a queue waits for all frames recorded before it."""
+    """Return whether the head of a queue waits for all frames recorded before it."""
     if not isinstance(head, Planned):
         return isinstance(head, PlannedEnd)
     frame = head.step.frame
@@ -95,12 +95,12 @@ class Readiness:
         return ""
 
     def earlier_unplayed(self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd) -> bool:
-        """Tell whether a frame recorded before the head of a queue was not played yet."""
+        """Return whether a frame recorded before the head of a queue was not played yet."""
         seq = seq_of(head)
         return next(iter(self._state.unsent), seq) < seq or self._awaits_end(connection, head)
 
     def may_still_come(self, connection: LiveConnection, head: Planned | QueuedBatch | PlannedEnd) -> bool:
-        """Tell whether a frame that was not sent yet may meet the requirement of a queue's head."""
+        """Return whether a frame that was not sent yet may meet the requirement of a queue's head."""
         if self._awaits_end(connection, head):
             return True
         causes, seq = self._causes(connection, head), seq_of(head)

@@ -42,7 +42,7 @@ class ReplayOptions:
 class ReplayJob:
     """One replay of a capture against a server.
 
-    missing: the waits in vain.  unknown: the chosen connections that the capture does not have, as texts.
+    missing: the requirements that were not met.  unknown: the chosen connections that the capture lacks.
     """
 
     def __init__(self, capture: Path, options: ReplayOptions, observed: Path | None = None) -> None:

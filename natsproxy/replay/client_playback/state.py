@@ -46,7 +46,7 @@ class CloseConnection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A wait in vain: the frame, and the requirement that was not met."""
+    """A requirement that was not met, and the frame that waited for it."""
 
     conn: ConnectionId
     frame: str
@@ -57,18 +57,18 @@ class Missing:
 
 
 class MissingList(list[Missing]):
-    """The first thousand waits in vain.  total: the number of all."""
+    """The first thousand requirements that were not met.  total: the number of all."""
 
     total = 0
 
     def add(self, one: Missing) -> None:
-        """Count a wait, and keep it if it is one of the first."""
+        """Count a requirement, and keep it if it is one of the first."""
         self.total += 1
         if len(self) < _MISSING_KEPT:
             self.append(one)
 
     def join(self, later: MissingList) -> None:
-        """Take the waits of a later iteration in."""
+        """Add those of a later iteration."""
         self.total += later.total
         self += later[: _MISSING_KEPT - len(self)]
 
@@ -107,14 +107,14 @@ class QueuedBatch:
         return self._subjects
 
     def add(self, plain: PlainBatch) -> None:
-        """Take publishes in."""
+        """Add publishes."""
         self.parts.append(plain.data)
         self.frames += plain.frames
         self.size += len(plain.data)
         self._subjects = None
 
     def takes(self, mark: int, t: int | None) -> bool:
-        """Tell whether other publishes may join; t: their time, None where times do not count."""
+        """Return whether other publishes may join; t: their time, None where times do not count."""
         return self.mark == mark and self.size < _BATCH_BYTES and (t is None or t == self.t)
 
 

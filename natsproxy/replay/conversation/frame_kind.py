@@ -106,12 +106,12 @@ def kind_of(frame: Frame, repeat: Sequence[bytes] = ()) -> FrameKind:
 
 
 def is_required(frame: Frame) -> bool:
-    """Tell whether a program that leaves a recorded frame out has changed (whatever `repeat` says)."""
+    """Return whether a program that leaves a recorded frame out has changed (whatever `repeat` says)."""
     return kind_of(frame) is FrameKind.CHANGE
 
 
 def _is_progress(frame: Frame) -> bool:
-    """Tell whether a frame asks for more time with a message, as a timer of the client does."""
+    """Return whether a frame asks for more time with a message, as a timer of the client does."""
     if frame.reply or not frame.subject.startswith(ACK_PREFIX):
         return False
     return ack_kind(frame.body) is AckKind.PROGRESS
@@ -172,7 +172,7 @@ def _push(call: ApiCall, body: bytes) -> DeliveryRequest | None:
 
 
 def starts_again(frame: Frame, stream: bytes) -> bool:
-    """Tell whether a client creates a consumer of a stream anew behind the messages that it has.
+    """Return whether a client creates a consumer of a stream anew behind the messages that it has.
 
     Ordered consumers do that when their consumer is gone.
     """

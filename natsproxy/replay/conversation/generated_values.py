@@ -70,7 +70,7 @@ def split(text: bytes) -> list[bytes]:
 
 
 def is_word(text: bytes) -> bool:
-    """Tell whether a whole text is one word that may be generated."""
+    """Return whether a whole text is one word that may be generated."""
     return _PIECE.fullmatch(text) is not None
 
 
@@ -85,7 +85,7 @@ def common_form(recorded: bytes, live: bytes) -> Form | None:
 
 
 def are_generated(recorded: bytes, live: bytes) -> bool:
-    """Tell whether two texts differ in generated values alone, each of the form of the other one."""
+    """Return whether two texts differ in generated values alone, each of the form of the other one."""
     ours, theirs = split(recorded), split(live)
     if len(ours) > 1 and ours[::2] == theirs[::2]:
         return all(a == b or common_form(a, b) for a, b in zip(ours[1::2], theirs[1::2], strict=True))
@@ -93,7 +93,7 @@ def are_generated(recorded: bytes, live: bytes) -> bool:
 
 
 def is_identifier_like(text: bytes) -> bool:
-    """Tell whether a text has an identifier in it, where a user vouches for its place."""
+    """Return whether a text has an identifier in it, where a user vouches for its place."""
     return b"<identifier>" in _ANY.sub(_name_of, text)
 
 
@@ -115,7 +115,7 @@ def _are_identifiers(recorded: bytes, live: bytes) -> bool:
 
 
 def _are_chosen(recorded: bytes, live: bytes) -> bool:
-    """Tell whether words that a person chose stand in two texts, as in `order-...`, before an identifier."""
+    """Return whether both texts have chosen words, as in `order-...`, before an identifier."""
     ours, theirs = _SEPARATOR.split(recorded), _SEPARATOR.split(live)
     alike = [len(part) for part in ours] == [len(part) for part in theirs]
     return alike and any(_is_plain(a) and _is_plain(b) for a, b in zip(ours, theirs, strict=True))
@@ -126,7 +126,7 @@ def _is_plain(part: bytes) -> bool:
 
 
 def _is_random(word: bytes) -> bool:
-    """Tell whether letters and digits are mixed as in no word that a person chose."""
+    """Return whether letters and digits are mixed as in no word that a person chose."""
     if word in (word.lower(), word.upper()):
         # A nuid of nats.js 2 has capitals only; one in sixty has digits before a letter only once.
         least = 1 if _OLD_NUID.fullmatch(word) else 2
@@ -146,7 +146,7 @@ def decoded(word: bytes) -> bytes | None:
 
 
 def are_times(name: str, recorded: float, live: float) -> bool:
-    """Tell whether two numbers, members of one name in JSON, are times in one unit."""
+    """Return whether two numbers, members of one name in JSON, are times in one unit."""
     ours, theirs = repr(recorded).encode(), repr(live).encode()
     if all(_SECONDS[0] <= number < _SECONDS[1] for number in (recorded, live)):
         # A fraction of zero is not always written.
@@ -155,7 +155,7 @@ def are_times(name: str, recorded: float, live: float) -> bool:
 
 
 def are_alike(recorded: Any, live: Any) -> bool:
-    """Tell whether two JSON values have one form: both numbers, or texts of the same times, words, numbers.
+    """Return whether two JSON values have one form: both numbers, or texts of the same times, words, numbers.
 
     Here a user vouches for the place: words of six characters with a digit among them are identifiers too.
     """
@@ -194,5 +194,5 @@ def replace(text: bytes, table: Mapping[bytes, bytes]) -> bytes:
 
 
 def is_time(word: bytes) -> bool:
-    """Tell whether a word is a time."""
+    """Return whether a word is a time."""
     return _IS_TIME.fullmatch(word) is not None

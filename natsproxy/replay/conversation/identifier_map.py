@@ -10,7 +10,7 @@ identifier may also come back literally, where the client received it in a recor
 pairs: any live time agrees with a recorded one, and the latest is the one that `to_live` puts in.
 
 Members of JSON for which a user vouches may be short, or numbers: their live values come back in members of
-the same name alone.  Texts that may be any (a token, a signature) are no pairs either: the latest live one
+the same name alone.  Texts with any value (a token, a signature) are no pairs either: the latest live one
 comes back, where the recorded one stands whole.
 
 Where a value is ignored, its equality still counts: an identifier that the recording has twice is one in this
@@ -139,7 +139,7 @@ class LearnedPairs:
         self.places.append(LearnedValue(place, recorded, live))
 
     def learn_text(self, recorded: bytes, live: bytes, place: str) -> None:
-        """Note two texts that may be any; short ones say nothing about other places."""
+        """Note two texts whose values are free; short ones say nothing about other places."""
         if SHORTEST <= len(recorded) <= _LONGEST_TOKEN and len(live) <= _LONGEST_TOKEN:
             self.texts[recorded] = live
         if recorded != live:
@@ -152,7 +152,7 @@ class LearnedPairs:
             self.members[key, before] = now
 
     def add(self, other: LearnedPairs) -> None:
-        """Take the pairs of another lesson in."""
+        """Add the pairs of another comparison."""
         self.live |= other.live
         self.recorded |= other.recorded
         self.times |= other.times
@@ -161,7 +161,7 @@ class LearnedPairs:
         self.places += other.places
 
     def copy(self) -> LearnedPairs:
-        """Return a lesson of its own with the same pairs."""
+        """Return an independent copy."""
         made = LearnedPairs(again=self.again)
         made.add(self)
         return made
@@ -275,7 +275,7 @@ class IdentifierMap:
     def unify(
         self, recorded: bytes, live: bytes, new: LearnedPairs, place: str, *, learn: bool = True
     ) -> bool:
-        """Tell whether two texts agree; pairs that are learned on the way go to `new`.
+        """Return whether two texts agree; pairs that are learned on the way go to `new`.
 
         place: their place, for people.  learn: False lets only what is equal or known agree.
         """
@@ -335,7 +335,7 @@ class IdentifierMap:
         return "" if new.again else self._conflict(recorded, live, _MESSAGE_ID)
 
     def known_agree(self, recorded: bytes, live: bytes, new: LearnedPairs) -> bool:
-        """Tell whether two texts differ in known identifiers alone; the others stand for themselves."""
+        """Return whether two texts differ in known identifiers only; the others stand for themselves."""
         if recorded == live:
             return self.same(recorded, new)
         found = words(live)
@@ -345,7 +345,7 @@ class IdentifierMap:
         return all(self._same(word, new) for word in unknown)
 
     def same(self, text: bytes, new: LearnedPairs) -> bool:
-        """Tell whether a text that both frames have agrees: no identifier in it stands for another one."""
+        """Return whether a text that both frames have agrees: no identifier in it stands for another one."""
         return all(self._same(word, new) for word in words(text)) if len(text) >= SHORTEST_WORD else True
 
     def _same(self, word: bytes, new: LearnedPairs) -> bool:
@@ -405,7 +405,7 @@ class IdentifierMap:
         return 0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1
 
     def pair_tokens(self, recorded: bytes, live: bytes, new: LearnedPairs) -> int:
-        """Do as `unify_subject` for subjects of which a user says that their tokens may be any pairs."""
+        """Compare subjects as `unify_subject` does, where a user allows any pair of tokens."""
         ours, theirs = recorded.split(b"."), live.split(b".")
         for at, (a, b) in enumerate(zip(ours, theirs, strict=False)):
             if a == b:
@@ -436,7 +436,7 @@ class IdentifierMap:
         return 0
 
     def _behind_identifier(self, ours: list[bytes], theirs: list[bytes], at: int, reply: bool) -> bool:
-        """Tell whether a token belongs to the identifier before it: in a reply, or known as its part."""
+        """Return whether a token belongs to the identifier before it: in a reply, or known as its part."""
         key = _keys(ours, theirs, at)[0]
         return key in self._live or (reply and len(ours[at - 1]) >= _LONG and ours[at - 1] != theirs[at - 1])
 
@@ -477,7 +477,7 @@ class IdentifierMap:
         return value if found is None else json.loads(found)
 
     def knows(self, live: bytes) -> bool:
-        """Tell whether a live text is or has in it an identifier that is known, and long enough to show."""
+        """Return whether a live text is or has in it an identifier that is known, and long enough to show."""
         return live in self._recorded or any(word in self._recorded for word in words(live))
 
     def to_recorded(self, text: bytes) -> bytes:

@@ -39,7 +39,7 @@ def parse(body: bytes) -> Any:
 
 
 def _is_same_data(ours: Any, theirs: Any) -> bool:
-    """Tell whether two values are equal and plain, and too short for an identifier."""
+    """Return whether two values are equal and plain, and too short for an identifier."""
     kind = type(ours)
     if kind is not type(theirs) or kind is dict or kind is list:
         return False
@@ -49,12 +49,12 @@ def _is_same_data(ours: Any, theirs: Any) -> bool:
 
 
 def _are_identifiers(ours: Any, theirs: Any) -> bool:
-    """Tell whether two values are numbers that may be identifiers."""
+    """Return whether two values are numbers that may be identifiers."""
     return type(ours) is int and type(theirs) is int and min(ours, theirs) >= _IDENTIFIER
 
 
 def _is_zero(value: Any) -> bool:
-    """Tell whether a value is what Go reads where the member is missing: of an object all members are."""
+    """Return whether a value is what Go reads where the member is missing: of an object all members are."""
     if isinstance(value, dict):
         return all(map(_is_zero, value.values()))
     return value is None or value is False or value in ("", 0, [])

@@ -1,4 +1,4 @@
-"""Recorded payloads as a live client is sent them: with the live values in them, and in their own form."""
+"""Recorded payloads as sent to a live client: with live values, in the form they were recorded in."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ class MatchOptions:
         return Treatment.ANY_VALUE if matches_any(text, _ANY_VALUE) else Treatment.EXACT
 
     def compares_json(self, subject: bytes) -> bool:
-        """Tell whether a member of the JSON payloads on `subject` has a treatment of its own."""
+        """Return whether a member of the JSON payloads on `subject` has a treatment of its own."""
         return any(place.on(subject) for place in (*self.like_json, *self.any_json, *self.ignore_json))
 
     def member(self, subject: bytes, path: Path) -> Treatment:
@@ -204,11 +204,11 @@ class MatchOptions:
         return next((one for one in self.like_subjects if matches(one, subject)), None)
 
     def ignores_body(self, subject: bytes) -> bool:
-        """Tell whether payloads on `subject` need not agree."""
+        """Return whether payloads on `subject` need not agree."""
         return "body" not in self.match_on or _is_on(self.ignore_bodies, subject)
 
     def learns(self, subject: bytes, *, path: Path | None = None, header: bytes | None = None) -> bool:
-        """Tell whether a value is learned: at a path of JSON, of a header, or in the tokens of `subject`."""
+        """Return whether a value is learned: at a JSON path, in a header, or in the tokens of `subject`."""
 
         def at(places: tuple[FramePlace, ...]) -> bool:
             return any(_is_at(place, path, header) and place.on(subject) for place in places)
@@ -218,7 +218,7 @@ class MatchOptions:
         return self.learn and (not self.learn_only or at(self.learn_only)) and not at(self.learn_not)
 
     def learns_message_ids(self, subject: bytes) -> bool:
-        """Tell whether it counts which `Nats-Msg-Id` are equal; their values are no matter of `learn`."""
+        """Return whether it counts which `Nats-Msg-Id` are equal; their values are no matter of `learn`."""
         return not any(_is_at(place, None, b"Nats-Msg-Id") and place.on(subject) for place in self.learn_not)
 
     def stored(self) -> dict[str, Any]:

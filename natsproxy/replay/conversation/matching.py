@@ -126,11 +126,11 @@ class Matcher:
         return self._requests.get(self.identifiers.to_recorded(subject), b"") if self._requests else b""
 
     def any_subject(self, frame: Frame) -> bool:
-        """Tell whether a frame may agree with one on another subject."""
+        """Return whether a frame may agree with one on another subject."""
         return self._free_subject(frame) or self._like_subject(frame.subject) is not None
 
     def _free_subject(self, frame: Frame) -> bool:
-        """Tell whether the subject of a frame need not agree; those of SUBs and of NATS itself have to."""
+        """Return whether the subject of a frame need not agree; those of SUBs and of NATS itself have to."""
         return not (self._by_subject or frame.op == Op.SUB or frame.subject.startswith(b"$"))
 
     def seen(self, live: Frame) -> Frame:

@@ -1,4 +1,4 @@
-"""Payloads that are no JSON and no text, as values that can be compared, and back.
+"""Codecs: payloads that are neither JSON nor text, decoded to values that can be compared, and encoded.
 
 | `match_as` | payload |
 | --- | --- |

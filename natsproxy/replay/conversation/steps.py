@@ -174,7 +174,7 @@ def _items(reader: CaptureReader) -> Iterator[tuple[BlockRef, records.Item, bool
 
 
 def _plays(item: records.Frames, path: Path | str) -> bool:
-    """Tell whether a record holds frames that a client sent or received."""
+    """Return whether a record holds frames that a client sent or received."""
     ordinal = item.in_first if item.direction == C2S else item.out_first
     if not item.flags:  # nearly always, and combinations of flags are slow
         return ordinal is not None

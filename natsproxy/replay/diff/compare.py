@@ -1,4 +1,4 @@
-"""The comparison of two captures: the recorded conversation and the observed one.
+"""Comparison of two captures: the recorded conversation and the observed one.
 
 Frames are compared as a playback compares a live client's frames with the recorded ones, both ways: values
 that a program or a server makes up are learned, and polls may come more or less often (`frame_pairs.py`).

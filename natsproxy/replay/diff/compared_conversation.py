@@ -139,7 +139,7 @@ class ComparedConversation:
                 self._naks[ack.stream, ack.consumer, ack.stream_seq] = None
 
     def _by_clock(self, frame: Frame) -> bool:
-        """Tell whether a delivery is a repeated one without a nak."""
+        """Return whether a delivery is a repeated one without a nak."""
         ack = parse_ack(frame.reply)
         return (
             ack is not None

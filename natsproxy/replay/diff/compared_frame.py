@@ -105,7 +105,7 @@ def _shown(text: bytes) -> str:
 
 
 def _is_mixed(token: bytes) -> bool:
-    """Tell whether a token may be a name that the server chose: eight letters, not as in a word."""
+    """Return whether a token may be a name that the server chose: eight letters, not as in a word."""
     if len(token) != 8 or not token.isalnum() or token.isdigit():
         return False
     return not (token.islower() or token.isupper() or token.istitle()) or any(

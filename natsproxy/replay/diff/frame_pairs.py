@@ -164,7 +164,7 @@ class FramePairs:
                     yield side, waiting
 
     def repeats(self, waiting: Waiting, side: int) -> bool:
-        """Tell whether a frame is a poll that the other side has too, more or less often."""
+        """Return whether a frame is a poll that the other side has too, more or less often."""
         use = waiting.one.use
         if use is FrameKind.INBOX:  # it belongs to its request
             return True
@@ -255,7 +255,7 @@ class FramePairs:
         )
 
     def _is_too_early(self, recorded: ComparedStep, learned: LearnedPairs) -> bool:
-        """Tell whether a frame would teach an inbox that another frame has to: the request that names it."""
+        """Return whether a frame would teach an inbox before the request that names it does."""
         frame = recorded.compared.frame
         if frame.op == Op.SUB:
             return recorded.use is FrameKind.INBOX and frame.subject in learned.live
@@ -266,7 +266,7 @@ class FramePairs:
         )
 
     def _pair_again(self) -> bool:
-        """Pair frames that are left, now that all identifiers are known; tell whether there were some."""
+        """Pair frames that are left, now that all identifiers are known; return whether there were some."""
         found = False
         for bucket in self._buckets.values():
             ours, theirs = bucket.sides

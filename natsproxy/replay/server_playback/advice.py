@@ -43,7 +43,7 @@ class Advice(NamedTuple):
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values, one by one."""
+        """The values as a tuple."""
         return (self.value,) if isinstance(self.value, str) else self.value
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Advice(NamedTuple):
 
 
 class Advisor:
-    """Tries options.  clients: the live ones, by number; `matcher` has the options in force."""
+    """Tries options out.  clients: the live ones, by number; `matcher` has the options in force."""
 
     def __init__(self, progress: Progress, matcher: Matcher, clients: Mapping[int, Client]) -> None:
         self._progress = progress

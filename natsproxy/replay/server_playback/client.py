@@ -122,7 +122,7 @@ class Client:
             self.asked[exchange.key] = self.changes
 
     def has_acted_since(self, key: Key) -> bool:
-        """Tell whether it made a change since it polled last."""
+        """Return whether it made a change since it polled last."""
         return self.asked.get(key) != self.changes
 
     def note_use(self, used: Used, learned: LearnedPairs, *, whole: bool) -> None:

@@ -70,7 +70,7 @@ class LiveRequest:
 
     @property
     def listens(self) -> bool:
-        """Tell whether it takes messages."""
+        """Return whether it takes messages."""
         return self.open and self.sid is not None
 
     @property
@@ -81,7 +81,7 @@ class LiveRequest:
 
 
 class DeliveryRequests(EffectSource):
-    """All of them, and the source of their statuses.
+    """All delivery requests, and the source of their statuses.
 
     pulls: the pull requests, by recorded connection and consumer.
     """
@@ -251,7 +251,7 @@ class DeliveryRequests(EffectSource):
 
 
 def _put_off(one: LiveRequest, reply: bytes, now: int) -> None:
-    """Put the next heartbeat off: a message was delivered."""
+    """Postpone the next heartbeat: a message was delivered."""
     if one.beats is not None:
         one.beats = now + one.request.heartbeat
         ack = parse_ack(reply)
@@ -269,6 +269,6 @@ def _status(one: LiveRequest, status: tuple[bytes, bytes], pairs: list[tuple[byt
 
 
 def _lost(one: LiveRequest) -> bool:
-    """Tell whether the recorded client does nothing more before it starts again."""
+    """Return whether the recorded client does nothing more before it starts again."""
     coming = one.playing.next_change()
     return coming is not None and starts_again(coming.frame, one.consumer[0])

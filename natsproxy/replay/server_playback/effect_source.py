@@ -44,7 +44,7 @@ class EffectSource(ABC):
         return None
 
     def on_time(self, now: int) -> list[Action]:
-        """Do what is due."""
+        """Take the actions that are due."""
         return []
 
     def on_leave(self, client: Client, now: int) -> list[Action]:

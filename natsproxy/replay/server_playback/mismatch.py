@@ -179,7 +179,7 @@ class Nearest(NamedTuple):
 
 
 class _Ranked(NamedTuple):
-    """A recorded frame, by its distance from a live one."""
+    """A recorded frame and its distance from a live one."""
 
     distance: tuple[int, int, int, int, int]
     exchange: RecordedExchange

@@ -113,7 +113,7 @@ class Pairing:
         return len(taken)
 
     def is_foreign(self, client: Client, found: Match | PlayedPoll | None, kind: FrameKind) -> bool:
-        """Tell whether a frame is none of the connection that its client plays."""
+        """Return whether a frame is none of the connection that its client plays."""
         if kind is FrameKind.INBOX or client.playing is None:
             return False
         return found is None or found.exchange.conn != client.playing.conn
@@ -158,7 +158,7 @@ class Pairing:
         return []
 
     def _fit_anew(self, connection: ConnectionProgress, player: Client, frames: list[Frame]) -> bool:
-        """Tell whether frames fit a recorded connection, had its player not used anything of it."""
+        """Return whether frames fit a recorded connection, had its player not used anything of it."""
         used = [one.exchange for one in player.used if one.exchange.conn == connection.conn]
         for exchange in used:
             connection.unused.put(exchange)
@@ -210,7 +210,7 @@ class Pairing:
         return None
 
     def may_repeat(self, kind: FrameKind) -> bool:
-        """Tell whether frames of a kind may come more or less often than recorded."""
+        """Return whether frames of a kind may come more or less often than recorded."""
         return kind in POLLS and self._matcher.options.allow_repeats
 
     def _first(self, playing: ConnectionProgress, frame: Frame) -> Match | None:
@@ -239,7 +239,7 @@ class Pairing:
         return None
 
     def _in_order(self, exchange: RecordedExchange) -> bool:
-        """Tell whether those before it on its subject and connection were used, where that counts."""
+        """Return whether those before it on its subject and connection were used, where that counts."""
         if "order" not in self._matcher.options.match_on or exchange.kind is not FrameKind.CHANGE:
             return True
         queue = self._progress.connections[exchange.conn].unused.by_key[exchange.key]
@@ -322,5 +322,5 @@ def _may_move(client: Client) -> bool:
 
 
 def _is_like(exchange: RecordedExchange, frame: Frame) -> bool:
-    """Tell whether a recorded publish or request of another client may be this live one."""
+    """Return whether a recorded publish or request of another client may be this live one."""
     return bool(exchange.frame.reply) == bool(frame.reply) and delivery_request(exchange.frame) is None

@@ -117,7 +117,7 @@ class ServerPlayback:
     # -- events in
 
     def opened(self, client_id: int, address: tuple[str, int]) -> list[Action]:
-        """Take a new client in; address: our listening address, for INFO."""
+        """Add a new client; address: our listening address, for INFO."""
         self._clients[client_id] = Client(client_id)
         args = self.recording.info or DEFAULT_INFO
         shown = info.rewrite_info(
@@ -193,7 +193,7 @@ class ServerPlayback:
         return [*self._live.answered(client, frame, now), *self._follow_up()]
 
     def tick(self, now: int) -> list[Action]:
-        """Send what has become due."""
+        """Send what is due."""
         self._now = now
         # Messages go before the statuses that end their requests.
         actions = [action for source in reversed(self._sources) for action in source.on_time(now)]
@@ -312,7 +312,7 @@ class ServerPlayback:
         return actions if optional else [*actions, *self._play(client, frame, kind, now)]
 
     def _play(self, client: Client, frame: Frame, kind: FrameKind, now: int) -> list[Action]:
-        """Match a frame; where another connection fits with all frames before it, match those anew."""
+        """Match a frame; where another connection fits it and all earlier ones, match those again."""
         found = self._pairing.match(client, frame, kind)
         actions: list[Action] = []
         if self._pairing.is_foreign(client, found, kind):
@@ -354,7 +354,7 @@ class ServerPlayback:
         return [*inboxes, *self._answer(sent)]
 
     def _refer(self, sent: ClientFrame) -> list[Action]:
-        """Give an unrecorded frame to the source for those."""
+        """Pass an unrecorded frame to the source that handles them."""
         self.progress.counts.of(self.matcher.seen(sent.frame).subject).missed += 1
         inboxes: list[Action] = []
         if self.new_episodes is not None:  # they name inboxes as the recording does, and need their sids
@@ -369,7 +369,7 @@ class ServerPlayback:
         return [action for source in sources for action in source.on_frame(sent)]
 
     def _follow_up(self) -> list[Action]:
-        """Read on; send what was read after its causes had happened, and what waits for no more.
+        """Read on; send effects whose causes have happened, and those that wait for nothing more.
 
         That is at most a window; the next `tick` reads on, once the clients have taken it.
         """

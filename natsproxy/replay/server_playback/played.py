@@ -1,4 +1,4 @@
-"""Memory of what was played: for reports, for polls that come again, and for reads; bounded."""
+"""Bounded history of what was played: for reports, repeated polls and reads."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RecentExchanges(deque[RecordedExchange]):
             self._size -= self.popleft().size
 
     def give_back(self, exchange: RecordedExchange) -> None:
-        """Forget one that was not used after all."""
+        """Remove one that was not used after all."""
         if exchange in self:
             self.remove(exchange)
             self._size -= exchange.size
@@ -95,11 +95,11 @@ class PlayedPolls:
         return tuple(reversed(self._kept.get((conn, key), ())))
 
     def asked(self, conn: ConnectionId, key: Key) -> bool:
-        """Tell whether there was one, be it forgotten or not."""
+        """Return whether there was one, be it forgotten or not."""
         return (conn, key) in self._asked
 
     def give_back(self, exchange: RecordedExchange) -> None:
-        """Forget one that was not used after all."""
+        """Remove one that was not used after all."""
         poll = self._by_seq.get(exchange.seq)
         if poll is not None:
             self._kept[exchange.conn, exchange.key].remove(poll)
@@ -138,7 +138,7 @@ class LastWrites:
             self._last[frame.subject] = exchange.seq
 
     def shows_last(self, read: RecordedExchange) -> bool | None:
-        """Tell whether a recorded read shows the last write; None where the writes do not tell."""
+        """Return whether a recorded read shows the last write; None where the writes do not tell."""
         last = self._last.get(read.reads)
         if last is None:
             return None

@@ -141,7 +141,7 @@ class ConnectionProgress:
         return next(iter(self.changes.values()), None)
 
     def shares_with(self, other: ConnectionProgress) -> bool:
-        """Tell whether both take messages from one consumer or queue group."""
+        """Return whether both take messages from one consumer or queue group."""
         return not self.recorded.shares.keys().isdisjoint(other.recorded.shares)
 
     def live_sid(self, sid: bytes) -> bytes | None:

@@ -209,7 +209,7 @@ class RecordedEffects(EffectSource):
         return None if sid is None else _Target(client_id, sid)
 
     def _is_absent(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> bool:
-        """Tell whether the subscription that got a message of a queue group is not there (any more)."""
+        """Return whether the subscription that got a message of a queue group is not there (any more)."""
         assert pending.effect.frame is not None
         sid = pending.effect.frame.sid
         if connection.client_id is None:

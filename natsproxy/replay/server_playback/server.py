@@ -254,7 +254,7 @@ class CassetteServer:
         await self._readers.read(leg, received)
 
     def _is_full(self) -> bool:
-        """Tell whether there may be bytes that nobody takes."""
+        """Return whether there may be bytes that nobody takes."""
         return bool(self._full or self._upstreams) and (
             self._full_client() is not None or self._full_upstream() is not None
         )

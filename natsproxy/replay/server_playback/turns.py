@@ -38,7 +38,7 @@ class Turns:
         self._clients = clients
 
     def is_due(self, poll: RecordedExchange) -> bool:
-        """Tell whether the answer to a poll is right now."""
+        """Return whether the answer to a poll is right now."""
         if poll.kind is FrameKind.READ:
             if self._is_for_an_update(poll):
                 return True
@@ -50,11 +50,11 @@ class Turns:
         return self._is_next(poll)
 
     def is_own_next(self, client: Client, poll: RecordedExchange) -> bool:
-        """Tell whether a client's next poll follows a change of its own, and all of those before it."""
+        """Return whether a client's next poll follows a change of its own, and all of those before it."""
         return client.has_acted_since(poll.key) and self._is_next(poll)
 
     def _is_next(self, poll: RecordedExchange) -> bool:
-        """Tell whether the changes before a poll, of its own connection, were made."""
+        """Return whether the changes before a poll, of its own connection, were made."""
         change = self._progress.connections[poll.conn].next_change()
         return change is None or poll.seq < change.seq
 
@@ -72,7 +72,7 @@ class Turns:
         yield from filter(self.is_due, playing.unused.equal(seen, identifiers))
 
     def _is_for_an_update(self, read: RecordedExchange) -> bool:
-        """Tell whether its client has an update left of what it reads, one that wants no write in between."""
+        """Return whether its client later updates what it reads, with no other write in between."""
         if not read.reads:
             return False
         writes = self._progress.connections[read.conn].unused.by_key.get((Op.PUB, masked(read.reads)), ())
