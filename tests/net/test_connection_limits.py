@@ -23,6 +23,8 @@ from natsproxy.events import Closed, Event
 from natsproxy.net import tcp
 from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
 from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
@@ -251,7 +253,7 @@ async def test_a_silent_client_is_stale(
 
 
 @pytest.mark.parametrize("plane", ["native", "python"])
-@pytest.mark.parametrize("held_by", ["an operator", "a server that takes nothing"])
+@pytest.mark.parametrize("held_by", ["an operator", "a server that takes nothing", "a limit"])
 async def test_a_client_that_we_do_not_read_is_not_silent(
     held_by: str, plane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -272,7 +274,13 @@ async def test_a_client_that_we_do_not_read_is_not_silent(
             relay = run.proxy.relays[1]
             if held_by == "an operator":
                 run.proxy.pause(1, None)
-            while held_by != "an operator" and not (relay.server.backlog and relay.client.readable):
+            if held_by == "a limit":
+                run.proxy.rules.load(load('[[rules]]\nname = "r"\nkind = "limit"\nmessages = "1/h"\n', KINDS))
+                await run.proxy.rules_in_force()
+                await held.send_all(b"PUB a 0\r\n\r\n" * 2)
+            while held_by == "a server that takes nothing" and not (
+                relay.server.backlog and relay.client.readable
+            ):
                 await held.send_all(b"PUB a 100000\r\n" + bytes(100_000) + b"\r\n")
             async with await run.connect() as silent:  # silent for less time than the other one
                 await until(silent, b"-ERR 'Stale Connection'\r\n")
