@@ -28,8 +28,10 @@ async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConn
 
     async def ask(conn: int) -> None:
         alive[conn] = False
-        with suppress(KeyError):  # it has just ended
+        try:
             alive[conn] = await proxy.ask_client(conn)
+        except KeyError:  # it had ended before
+            del alive[conn]
 
     with trio.move_on_after(patience):
         async with trio.open_nursery() as nursery:
@@ -38,7 +40,7 @@ async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConn
                     nursery.start_soon(ask, conn)
     found = []
     for conn, relay in relays:
-        if conn not in proxy.relays:  # it ended meanwhile
+        if conn not in alive:
             continue
         connection = relay.session.connection
         port = relay.accepted.facts.peer.rpartition(":")[2]
