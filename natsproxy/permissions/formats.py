@@ -34,10 +34,15 @@ def shown_time(t: int) -> str:
     return f"{datetime.fromtimestamp(t // SECOND, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def distinct_text(evidence: Evidence) -> str:
+    """Return the numbers of values of a line, `37` or `37 and 1000+`; "" for none."""
+    return " and ".join(f"{count}{'+' if count >= COUNTED else ''}" for count in evidence.distinct)
+
+
 def evidence_text(evidence: Evidence) -> str:
     """Return the evidence of a line for people: `214 frames, 37 values, 2026-01-01T00:00:00Z to ...`."""
     one = "" if evidence.distinct == (1,) else "s"
-    counts = " and ".join(f"{count}{'+' if count >= COUNTED else ''}" for count in evidence.distinct)
+    counts = distinct_text(evidence)
     values = f", {counts} value{one}" if counts else ""
     first, last = shown_time(evidence.first), shown_time(evidence.last)
     when = first if first == last else f"{first} to {last}"

@@ -1,10 +1,11 @@
 """The report: one self-contained HTML page about the tables of an analysis.
 
 `collect.py` queries small results with Spark, section by section; the queries are in `overview.py`,
-`traffic.py`, `senders.py`, `exchanges.py`, `jetstream.py`, `checks.py`, `errors.py`, `faults.py` and
-`connections.py`, their common parts in `groups.py`.  `findings.py` writes the few sentences at the top of the
-page.  `page.py` puts all of it as JSON into the page, whose script (`*.js`) draws it.  `page.py` and
-`findings.py` know nothing of Spark.  Read `collect.py` first: `SECTIONS` is the list of its data.
+`traffic.py`, `senders.py`, `exchanges.py`, `jetstream.py`, `checks.py`, `errors.py`, `faults.py`,
+`connections.py` and `needs.py`, their common parts in `groups.py`.  `findings.py` writes the few sentences at
+the top of the page.  `page.py` puts all of it as JSON into the page, whose script (`*.js`) draws it.
+`page.py` and `findings.py` know nothing of Spark.  Read `collect.py` first: `SECTIONS` is the list of its
+data.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from natsproxy.spark.report import (
     exchanges,
     faults,
     jetstream,
+    needs,
     overview,
     senders,
     traffic,
@@ -42,12 +43,14 @@ class ReportSection:
     """A section of the page.
 
     name: its key in the data.  table: the one that `ask` queries.  empty: the sentence shown without rows.
+    missing: one more where the table was not written.
     """
 
     name: str
     table: str
     ask: Callable[[DataFrame, Axis, Tables], Any]
     empty: str
+    missing: str = ""
 
 
 SECTIONS: Final = (
@@ -97,6 +100,13 @@ SECTIONS: Final = (
     ReportSection(
         "hops", "hops", connections.hops, "No proxy passed its frames to another one that recorded them."
     ),
+    ReportSection(
+        "permissions",
+        "permissions",
+        needs.permissions,
+        "No client was recorded.",
+        " natsproxy analyze makes it where --tables names it.",
+    ),
     ReportSection("gaps", "gaps", overview.gaps, "Nothing is missing: the recorder kept up all the time."),
 )
 
@@ -142,7 +152,8 @@ def collect(
     for section, answer in zip(SECTIONS, answers, strict=True):
         data[section.name] = answer or None
         if not answer:
-            data["empty"][section.name] = tables.why.get(section.table, section.empty)
+            why = tables.why.get(section.table)
+            data["empty"][section.name] = f"{why}{section.missing}" if why else section.empty
     if totals["corrupt"] and not data["gaps"]:
         data["empty"]["gaps"] = "The recorder kept up, but parts of the capture could not be read."
     data["findings"] = findings(data)

@@ -235,6 +235,21 @@ const hops = (rows) => [
   ], rows, "From the way out of the one to the arrival at the other, without the estimated difference of their clocks."),
 ];
 
+// The lines of each client, and its block as nats-server takes it.
+const permissions = ({ clients, listed, blocks }) => [
+  clients > blocks.length ? el("p", { class: "note" }, `${num(blocks.length)} of ${many(clients, "client")}: those with most frames, as far as they fit here. natsproxy permissions --tables writes the blocks of all.`) : null,
+  listed.length ? table([
+    { label: "client", kind: "name", value: (row) => row.name, show: (row) => row.name }, { label: "may", kind: "name", value: (row) => row.allowed, show: (row) => row.allowed },
+    { ...subject(), show: (row) => (row.allowed === "respond" ? "to the messages it got" : code(row.template)) },
+    { label: "queue", kind: "name", value: (row) => row.queue || null, show: (row) => (row.queue ? code(row.queue) : "–") },
+    tally("frames", "frames"), warning("denied", "denied", "The server's -ERRs about these frames"),
+    { label: "values", note: "Different values of each *", value: (row) => parseInt(row.values, 10) || null, show: (row) => row.values || "–" },
+    at("first", "first"), at("last", "last"),
+  ], listed) : null,
+  ...blocks.map((row) => el("details", { class: "more" }, el("summary", {}, `The block of ${row.name}: ${many(row.lines, "line")} of ${many(row.frames, "frame")}`),
+    row.text === null ? el("p", { class: "empty" }, "It is too long for this page: natsproxy permissions --tables writes it.") : el("pre", { tabindex: "0" }, row.text))),
+];
+
 const gaps = ({ listed }) => [table([
   { label: "at", value: (row) => row.t, show: (row) => clock(row.t, true) },
   { label: "reason", kind: "text", value: (row) => row.reason, show: (row) => row.reason ?? "–" },

@@ -11,6 +11,7 @@ const SECTIONS = [
   ["errors", "Errors", "Every -ERR that a client got: denied permissions and all others.", errors],
   ["faults", "Faults", "Firings of rules, aligned with what clients met at that time.", faults],
   ["connections", "Connections", "When they came and went, how they ended, what they carried.", connections],
+  ["permissions", "Who needs what", "The subjects that each client used, as permissions: the smallest block that allows all of it. Numbers, ids and many words are *.", permissions],
   ["gaps", "Gaps", "Frames that the recorder could not keep.", gaps],
 ];
 const JETSTREAM = ["deliveries", "publishes", "js_api"];

@@ -23,6 +23,8 @@ BUCKETS: Final = 240
 """The most steps that the time axis can have."""
 _TEMPLATES: Final = ("subjects", "subscriptions", "errors")
 """Tables that have all templates together: some subscriptions get no message, some subjects are denied."""
+_UNFOLDED: Final = ("permissions",)
+"""Tables whose templates are no names for people: a block is made of them."""
 _US, _MS, _S = 1_000, 1_000_000, 1_000_000_000
 _STEPS: Final = tuple(
     unit * step
@@ -61,7 +63,7 @@ class Tables:
         """Return a table; None, with a reason in `why`, where it is missing or incomplete."""
         if name not in self._open:
             row = self._listed.get(name)
-            self._open[name] = None if row is None else self._folded(self._store.read_listed(row))
+            self._open[name] = None if row is None else self._folded(name, self._store.read_listed(row))
             if row is None:
                 self.why[name] = f"The table “{name}” was not written by this analysis."
         return self._open[name]
@@ -77,8 +79,8 @@ class Tables:
         """Return the SQL of a percentile: a measured value, the same one on each engine."""
         return f"max({column})" if share == "1.0" else percentile(self._spark, column, share)
 
-    def _folded(self, table: DataFrame) -> DataFrame:
-        if not self._folds or "template" not in table.columns:
+    def _folded(self, name: str, table: DataFrame) -> DataFrame:
+        if not self._folds or "template" not in table.columns or name in _UNFOLDED:
             return table
         return table.withColumn("template", folded("template", self._folds))
 

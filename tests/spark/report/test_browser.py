@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from natsproxy.spark.report import needs
 from natsproxy.spark.report.page import _part, render
 from tests.kit.browser import Browser, Colour
 from tests.spark.known_conversation import write_known_conversation
 from tests.spark.report import known_capture as known
 from tests.spark.report import two_proxies as row
+from tests.spark.report.test_needs import AXIS, ROWS_OF_ANN, used
 from tests.spark.report.test_page import bare
 
 if TYPE_CHECKING:
@@ -78,8 +80,9 @@ def written(spark: SparkSession, folder: Path, captures: list[Path]) -> Path:
     """Return the page of captures, all tables."""
     from natsproxy.spark.jobs.analyze import analyze
     from natsproxy.spark.report import write
+    from natsproxy.spark.tables import TABLES
 
-    analyze(spark, captures, folder / "tables")
+    analyze(spark, captures, folder / "tables", TABLES)
     write(spark, folder / "tables", folder / "report.html", captures)
     return folder / "report.html"
 
@@ -447,6 +450,33 @@ def test_a_request_that_took_no_time_is_drawn(
     browser.open(path, "light", 1000)
     drawn = browser.run("[...document.querySelectorAll('path')].map((node) => node.getAttribute('d')).join()")
     assert not re.search("NaN|Infinity", drawn)
+    assert browser.complaints() == []
+
+
+def test_blocks_are_drawn(browser: Browser, tmp_path: Path) -> None:
+    """As text, however they look; lines by client, verb and subject; the rest is said to be elsewhere."""
+    rows = [*ROWS_OF_ANN, used("<b>bob</b>", "</pre><script>", "1", 50)]
+    data = bare(permissions={"clients": 3, **needs.section(rows, AXIS)})
+    data["permissions"]["blocks"][0]["text"] = None
+    path = tmp_path / "blocks.html"
+    path.write_text(render(data), encoding="utf-8")
+    browser.open(path, "light", 1000)
+
+    (lines,) = tables(browser, "permissions")
+    assert [(row["client"], row["may"], row["subject template"], row["values"]) for row in lines] == [
+        ("<b>bob</b>", "publish", "</pre><script>", "\u2013"),
+        ("ann", "publish", "orders.*.created", "37"),
+        ("ann", "subscribe", "work", "\u2013"),
+        ("ann", "respond", "to the messages it got", "\u2013"),
+    ]
+    assert browser.run("document.querySelector('#permissions .note').textContent").startswith(
+        "2 of 3 clients"
+    )
+    shown = browser.run(
+        "[...document.querySelectorAll('#permissions details')].map((node) => node.textContent)"
+    )
+    assert "too long" in shown[0]
+    assert shown[1].endswith(data["permissions"]["blocks"][1]["text"])
     assert browser.complaints() == []
 
 

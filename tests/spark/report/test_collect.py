@@ -184,6 +184,29 @@ def test_senders_beyond_the_first_are_one(spark: SparkSession, apart: list[str])
         assert sides["from"][-1] == ["", many - 10 - 7]
 
 
+def test_the_blocks_are_of_the_clients_with_most_frames(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with all of its rows, or none; the number of all clients is said."""
+    from natsproxy.spark.report import needs
+    from natsproxy.spark.report.tables import Axis
+    from natsproxy.spark.schema import TABLES
+    from tests.spark.report.test_needs import used
+
+    rows = [used("few", "a", "1", 5), *(used("many", f"b.x{chr(97 + n)}", "11", 9) for n in range(4))]
+    rows += [used(None, "c", "1", 3), used("last", "d", "1", 1)]
+    table = spark.createDataFrame(rows, TABLES["permissions"])
+    tables: Any = SimpleNamespace(recorder_choices=[])
+    monkeypatch.setattr(needs, "ROWS", 3)
+
+    found = needs.permissions(table, Axis(0, 1, 1), tables)
+
+    assert found["clients"] == 4
+    assert [row["name"] for row in found["blocks"]] == ["few", "(unnamed)", "last"]
+    assert [row["template"] for row in found["listed"]] == ["a", "c", "d"]
+    assert needs.permissions(table.where("user = 'nobody'"), Axis(0, 1, 1), tables) == {}
+
+
 def test_connections_and_gaps_are_listed(data: Data) -> None:
     """Causes of ends, with hostile names; gaps come first of all."""
     assert {end["cause"]: end["count"] for end in data["connections"]["ends"]} == known.ENDS
@@ -204,10 +227,14 @@ def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
         "subscriptions": "subscriptions",
         "hops": "hops",
     }
+    assert data["empty"].pop("permissions") == (
+        "The table “permissions” was not written by this analysis. natsproxy analyze makes it where --tables "
+        "names it."
+    )
     assert data["empty"] == {
         name: f"The table “{table}” was not written by this analysis." for name, table in missing.items()
     }
-    assert all(data[name] is None for name in missing)
+    assert all(data[name] is None for name in (*missing, "permissions"))
 
 
 def test_a_table_that_is_not_of_this_analysis_is_not_read(spark: SparkSession, out: Path) -> None:

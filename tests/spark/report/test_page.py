@@ -37,6 +37,7 @@ SECTIONS = (
     "connections",
     "subscriptions",
     "hops",
+    "permissions",
     "gaps",
 )
 
