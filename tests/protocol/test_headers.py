@@ -130,11 +130,21 @@ def test_set_header(block: bytes, expected: bytes) -> None:
     assert headers.parse(expected).first(b"B") == b"2"
 
 
-def test_remove_header() -> None:
+def removed(block: bytes, name: bytes) -> bytes:
+    editor = headers.HeaderEditor(block, frozenset({name}))
+    while not editor.read_on():
+        pass
+    editor.remove(name)
+    while not editor.write_on():
+        pass
+    return editor.block()
+
+
+def test_removing_a_header() -> None:
     """Removing a header takes all its lines and no other byte."""
     block = b"NATS/1.0 100 x\r\nA: 1\r\nB:  A: 3\r\nA: 2\r\n\r\n"
-    assert headers.remove_header(block, b"A") == b"NATS/1.0 100 x\r\nB:  A: 3\r\n\r\n"
-    assert headers.remove_header(block, b"C") == block
+    assert removed(block, b"A") == b"NATS/1.0 100 x\r\nB:  A: 3\r\n\r\n"
+    assert removed(block, b"C") == block
 
 
 @given(PAIRS, NAMES, VALUES)
@@ -145,5 +155,4 @@ def test_set_then_remove(pairs: list[tuple[bytes, bytes]], name: bytes, value: b
     others = tuple(pair for pair in pairs if pair[0] != name)
     assert headers.get(changed, name) == value
     assert headers.parse(changed).all(name) == (value,)
-    removed = headers.parse(headers.remove_header(changed, name))
-    assert removed == headers.Headers(b"", b"", others)
+    assert headers.parse(removed(changed, name)) == headers.Headers(b"", b"", others)

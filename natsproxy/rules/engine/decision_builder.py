@@ -11,10 +11,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from natsproxy.events import Firing
+from natsproxy.protocol.headers import HeaderEditor, is_bare
 from natsproxy.rules.interface import Decision
 from natsproxy.rules.model import verdicts
 from natsproxy.rules.model.verdicts import Cut, Verdict
 from natsproxy.rules.rewriting.frames import RewrittenFrame
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
@@ -23,12 +25,16 @@ from natsproxy.wire.parse import frames as parse_frames
 class DecisionBuilder:
     """The decision on one frame so far.
 
-    frame: the frame as the next rule sees it.  changed: it differs from the frame as received; rewritten: it
-    did so from the start (s2c, rewritten back).  extra: the frames behind the first of a replacement.
-    last_delay: the delay of the last verdict (ns), for its firing.
+    changed: the frame differs from the frame as received; rewritten: it did so from the start (s2c, rewritten
+    back).  extra: the frames behind the first of a replacement.  last_delay: the delay of the last verdict
+    (ns), for its firing.
     """
 
     __slots__ = (
+        "_block",
+        "_edited",
+        "_editor",
+        "_frame",
         "after",
         "answer",
         "before",
@@ -42,7 +48,6 @@ class DecisionBuilder:
         "direction",
         "extra",
         "firings",
-        "frame",
         "last_delay",
         "latest",
         "now",
@@ -55,7 +60,10 @@ class DecisionBuilder:
     )
 
     def __init__(self, frame: Frame, direction: Direction, now: int, rewritten: bool = False) -> None:
-        self.frame = frame
+        self._frame = frame
+        self._editor: HeaderEditor | None = None
+        self._edited = False
+        self._block: bytes | None = None
         self.direction = direction
         self.now = now
         self.changed = rewritten
@@ -71,6 +79,13 @@ class DecisionBuilder:
         self.firings: list[Firing] = []
         self.rewritten: tuple[bytes, ...] | None = None
         self.upstream_subject: bytes | None = None
+
+    @property
+    def frame(self) -> Frame:
+        """The frame as the next rule sees it."""
+        while not self.write_headers():
+            pass
+        return self._frame
 
     def apply(self, verdict: Verdict) -> None:
         """Add one verdict."""
@@ -133,8 +148,43 @@ class DecisionBuilder:
     def replace(self, raw: bytes) -> None:
         """Put `raw` (one whole frame or several) in the frame's place."""
         found = list(parse_frames(raw, self.direction))
-        self.frame, self.extra = found[0], tuple(frame.raw for frame in found[1:])
+        self._frame, self.extra = found[0], tuple(frame.raw for frame in found[1:])
+        self._editor = None
         self.changed = True
+
+    # -- changes of headers, which are made together
+
+    def read_headers(self, names: frozenset[bytes]) -> bool:
+        """Read some of the frame's headers; return whether all were read.  names: those that may change."""
+        if self._editor is None:
+            self._editor = HeaderEditor(self._frame.headers, names)
+        return self._editor.read_on()
+
+    def change_headers(self, verdict: verdicts.ChangeHeaders) -> bool:
+        """Add a change of headers, after `read_headers`; return whether it has an effect."""
+        editor = self._editor
+        assert editor is not None
+        self.last_delay = 0
+        removed = [editor.remove(name) for name in verdict.remove]
+        put = [editor.set(name, value) for name, value in verdict.put.items()]
+        if not any((*removed, *put)):
+            return False
+        self._edited = self.changed = True
+        return True
+
+    def write_headers(self) -> bool:
+        """Make some of the changes in the frame; return whether all are made."""
+        editor = self._editor
+        if editor is None or not self._edited:
+            return True
+        if self._block is None:  # a copy of it, and one of the frame, may be megabytes: one in each step
+            self._block = editor.block() if editor.write_on() else None
+            return False
+        # A block without any header left goes: the frame becomes one without headers.
+        raw = encode.with_payload(self._frame, headers=b"" if is_bare(self._block) else self._block)
+        self._frame = next(parse_frames(raw, self.direction))
+        self._editor, self._block, self._edited = None, None, False
+        return True
 
 
 def _replace(builder: DecisionBuilder, verdict: Any) -> None:
@@ -195,4 +245,5 @@ _APPLY: Final[dict[type, Callable[[DecisionBuilder, Any], None]]] = {
     verdicts.Close: _close,
     verdicts.StartCondition: _start_condition,
 }
-"""The effect of each verdict but Deny, whose answer depends on the connection: see `DecisionBuilder.deny`."""
+"""The effect of each verdict but two: the answer of Deny depends on the connection (`DecisionBuilder.deny`),
+and ChangeHeaders takes several steps (`read_headers`, `change_headers`, `write_headers`)."""

@@ -29,7 +29,7 @@ from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.seeded_random import Draws
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.verdicts import Close, Deny, StartCondition, Verdict
+from natsproxy.rules.model.verdicts import ChangeHeaders, Close, Deny, StartCondition, Verdict
 from natsproxy.rules.rewriting.frames import FrameRewriter, RewriteTrace
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
@@ -45,7 +45,8 @@ class _Context:
     """One frame with its direction and time (ns).
 
     raw: as the server sent it (s2c), where that differs.  headers: read once, for all rules.  traced: the
-    subject of the trace that it asks for, None where nobody has looked.
+    subject of the trace that it asks for, None where nobody has looked.  change: a change of headers that a
+    rule asks for.
     """
 
     direction: Direction
@@ -54,11 +55,15 @@ class _Context:
     now: int
     headers: HeaderBlock | None = None
     traced: bytes | None = None
+    change: tuple[RuleState, Hit, ChangeHeaders] | None = None
+    made: DecisionBuilder | None = None
 
     def builder(self) -> DecisionBuilder:
-        """Return a builder in which no rule has acted yet."""
-        rewritten = self.raw is not None and self.raw is not self.frame
-        return DecisionBuilder(self.frame, self.direction, self.now, rewritten)
+        """Return the builder of this frame, for the first rule that acts."""
+        if self.made is None:
+            rewritten = self.raw is not None and self.raw is not self.frame
+            self.made = DecisionBuilder(self.frame, self.direction, self.now, rewritten)
+        return self.made
 
 
 class _States(dict[Rule, RuleState]):
@@ -297,8 +302,12 @@ class RuleEngine:
             if frame.header_size and state.dynamic:
                 yield from self._read_headers(state.rule.selector, context)
             builder = self._run_rule(state, context, builder)
+            if context.change is not None:
+                builder = yield from self._change_headers(context, builder)
             if frame.header_size:  # the work of one rule grows with them
                 yield
+        while builder is not None and not builder.write_headers():
+            yield
         return builder
 
     def _judging(self, context: _Context, places: Iterable[int]) -> Steps[Iterable[int]]:
@@ -357,11 +366,29 @@ class RuleEngine:
             return builder
         hit = Hit(direction, now, m, draws, self._view)
         if not action_first:
-            current = frame if builder is None else builder.frame
+            # Changes of headers are made when a rule looks at the frame: it may be large.
+            current = frame if builder is None or action.edits else builder.frame
             if current.missing and action.need > _available(current):
                 return self._too_large(state, context, builder)
             verdict = action.act(current, hit)
+        if isinstance(verdict, ChangeHeaders):
+            context.change = state, hit, verdict
+            return builder
         return builder if verdict is None else self._add_verdict(state, context, hit, verdict, builder)
+
+    def _change_headers(
+        self, context: _Context, builder: DecisionBuilder | None
+    ) -> Steps[DecisionBuilder | None]:
+        """Add the change of headers that the last rule asked for, if it has an effect."""
+        assert context.change is not None
+        (state, hit, verdict), context.change = context.change, None
+        made = builder or context.builder()
+        while not made.read_headers(self.index.edited):
+            yield
+        if not made.change_headers(verdict):
+            return builder
+        self._add_firing(state, context, hit, made)
+        return made
 
     def _selects(self, state: RuleState, context: _Context) -> bool:
         """Ask a selector for the conditions that op and subject do not decide."""
@@ -398,13 +425,17 @@ class RuleEngine:
             if isinstance(verdict, StartCondition):
                 self._links.start(state, hit)
             builder.apply(verdict)
+        self._add_firing(state, context, hit, builder)
+        return builder
+
+    def _add_firing(self, state: RuleState, context: _Context, hit: Hit, builder: DecisionBuilder) -> None:
+        """Add the firing of the last verdict."""
         delay = builder.last_delay
         subject = subject_text(context.frame.subject)
         op = context.frame.op.label
         detail = state.action.detail()
         firing = state.firing(context.direction, context.now, hit.m, subject, delay, detail=detail, op=op)
         builder.add_firing(firing)
-        return builder
 
     def _shadow(self, state: RuleState, context: _Context, hit: Hit, detail: str) -> Firing:
         """Return the firing of a rule that would have ended the frame; nothing else comes of it."""

@@ -74,8 +74,8 @@ class RuleIndex:
     everything, present: all of them, in order and as a set.  requesting: the rules about answers, which an
     earlier request selects.  timed: those with a time that counts from when they come into force on a
     connection.  keeping: those that count connections.  connect_first: of some the CONNECT must come before
-    anything else.  header_names: the headers that selectors ask for.  traced: the places (c2s) of the rules
-    that judge the subjects of traces.
+    anything else.  header_names: the headers that selectors ask for; edited: those that actions
+    change.  traced: the places (c2s) of the rules that judge the subjects of traces.
     """
 
     def __init__(self, rules: tuple[Rule, ...], rewriter: FrameRewriter | None) -> None:
@@ -83,6 +83,7 @@ class RuleIndex:
         self.everything = rules
         self.present = frozenset(rules)
         self.header_names = frozenset(name for rule in rules for name, _ in rule.selector.headers)
+        self.edited: frozenset[bytes] = frozenset().union(*(rule.action.edits for rule in rules))
         self.keeping = tuple(rule for rule in rules if rule.action.keeps)
         self.connect_first = any(rule.action.connect_first for rule in rules)
         self.timed = tuple(rule for rule in rules if rule.gate.between is not None)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.protocol.headers import is_bare, remove_header, set_header
+from natsproxy.protocol.headers import set_header
 from natsproxy.rules.file import values
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
 from natsproxy.rules.model.selector import MESSAGES, Selector
-from natsproxy.rules.model.verdicts import Replace, Verdict
-from natsproxy.wire import encode
+from natsproxy.rules.model.verdicts import ChangeHeaders, Verdict
 from natsproxy.wire.frames import Frame, Need
 
 
@@ -25,21 +24,13 @@ class HeaderChange(Action):
     need = Need.PAYLOAD
 
     def __init__(self, put: Mapping[bytes, bytes], remove: tuple[bytes, ...]) -> None:
-        self.put = put
-        self.remove = remove
+        self.edits = frozenset((*put, *remove))
+        self._agreed = ChangeHeaders(remove, put)
+        self._without = ChangeHeaders(remove, {}) if remove else None
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Change the block; a frame that it does not change passes."""
-        block = before = frame.headers
-        for name in self.remove:
-            block = remove_header(block, name)
-        if hit.view.connect.headers:
-            for name, value in self.put.items():
-                block = set_header(block, name, value)
-        if block == before:
-            return None
-        # A block without any header left goes: the frame becomes one without headers.
-        return Replace(encode.with_payload(frame, headers=b"" if is_bare(block) else block))
+        """Change the headers."""
+        return self._agreed if hit.view.connect.headers else self._without
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
@@ -52,6 +43,9 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
             set_header(b"", name, value)
         except ValueError as error:
             raise ValueError(f"set is wrong: {error}") from None
+    for name in settings["remove"]:
+        if ":" in name:
+            raise ValueError(f"remove is wrong: {name!r} is not a header name: it holds a colon")
     return HeaderChange(put, tuple(name.encode() for name in settings["remove"]))
 
 

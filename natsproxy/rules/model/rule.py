@@ -112,6 +112,9 @@ class Action:
     traced: bool = False
     """It judges the subject of a publish, and so the one to which the server would publish a trace of it."""
 
+    edits: frozenset[bytes] = frozenset()
+    """The headers that it changes by `ChangeHeaders`; it does not look at the frame."""
+
     def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
         """Return the instance of one connection."""
         return self

@@ -7,7 +7,7 @@ Times are absolute nanoseconds of the proxy's one clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +17,17 @@ class Replace:
     """Send `raw` (one whole frame, or several) instead of the frame."""
 
     raw: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeHeaders:
+    """Remove headers from the frame, then set others; a rule whose change has no effect does not fire.
+
+    The changes of several rules are made together, when a later rule looks at the frame or none is left.
+    """
+
+    remove: tuple[bytes, ...]
+    put: Mapping[bytes, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +132,17 @@ class Close:
     at: Cut = Cut.BEFORE
 
 
-Verdict = Replace | Drop | Deny | Answer | Hold | Pace | Inject | Duplicate | Reorder | Close | StartCondition
+Verdict = (
+    Replace
+    | ChangeHeaders
+    | Drop
+    | Deny
+    | Answer
+    | Hold
+    | Pace
+    | Inject
+    | Duplicate
+    | Reorder
+    | Close
+    | StartCondition
+)
