@@ -117,7 +117,7 @@ def _of_tables(tables: Path, by: By, distinct: int, words: int) -> list[Need]:
     need_pyspark()
     from natsproxy.spark.storage.permission_rows import read_rows
 
-    return needs_of_rows(read_rows(tables), by, distinct=distinct, words=words)
+    return needs_of_rows(read_rows(tables, tell_lost), by, distinct=distinct, words=words)
 
 
 def _show(found: list[Difference], *, as_json: bool) -> None:

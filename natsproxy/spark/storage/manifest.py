@@ -90,10 +90,21 @@ def _read_state(folder: Folder, place: str) -> WatchState:
     """
     try:
         lines = [json.loads(line) for line in folder.read(place).splitlines()]
+    except ValueError:
+        lines = []
+    return state_in(lines, f"{folder.root}/{place}")
+
+
+def state_in(lines: Iterable[Mapping[str, Any]], path: str) -> WatchState:
+    """Return the state in the lines of a list of a watch; path: of the list.
+
+    Raises NatsproxyError for lines that are incomplete, or of another version.
+    """
+    try:
         return WatchState.from_json(next(line["state"] for line in lines if line.get("state")))
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration):
         text = "is incomplete, or of another version of natsproxy: use that one, or choose another folder"
-        raise NatsproxyError(f"{folder.root}/{place} {text}") from None
+        raise NatsproxyError(f"{path} {text}") from None
 
 
 def _refuse_unlisted(folder: Folder) -> None:

@@ -45,12 +45,14 @@ def replace_hours(rows: DataFrame, path: str) -> None:
 
 
 def no_rows(schema: str) -> pa.Table:
-    """Return a table that has columns and no rows; schema: as DDL, of plain types."""
+    """Return a table that has columns and no rows; schema: as DDL, of plain types and arrays of texts."""
     import pyarrow as pa
 
     from natsproxy.capture.columns.arrow import TYPES
 
+    texts = pa.list_(pa.string())
     types = {**TYPES, "boolean": pa.bool_(), "date": pa.date32()}
+    types |= {"array<string>": texts, "array<array<string>>": pa.list_(texts)}
     columns = (column.split() for column in schema.split(", "))
     return pa.schema([(name, types[kind]) for name, kind in columns]).empty_table()
 

@@ -6,7 +6,9 @@
     tables without hours            are written anew each time, `DIR/<table>/as_of=...`
 
 The first is due by the captures.  The others are due by the clock and get a tenth of the time (`Throttle`):
-they are computed anew each time, and the time that takes depends on the traffic.  So a reader sees the hours
+they are computed anew each time, and the time that takes depends on the traffic.  Before the first rows come
+they are written without Spark, whose plans take as long for none: the first rows would wait for nine times
+that.  So a reader sees the hours
 that are over, whole, and the rest as it was a while ago; the list tells the two apart.
 
 Where a folder is replaced, a query that is open at that moment may miss a file and fail; asked again, it is
@@ -38,7 +40,7 @@ from natsproxy.spark.storage.parquet import (
 )
 from natsproxy.spark.storage.watch_state import WholeTable
 from natsproxy.spark.tables import FROM, derive
-from natsproxy.spark.tables.hours import HOUR, HOURLY, hour_start, hour_tables
+from natsproxy.spark.tables.hours import HOUR, HOURLY, hour_start, hour_tables, needs
 
 OPEN = "_open"
 """The folder of the hours that are not over."""
@@ -156,19 +158,27 @@ class Refresh:
         for name in outdated:
             self._stop()
             place = f"{name}/as_of={as_of}"
-            with translate_errors(f"{self._folder.root}/{name}"):
-                frames, items = (self._source(source, places[source]) for source in SOURCES)
-                statements = self._statements() if "statements" in FROM[name][1] else None
-                rows = derive(name, frames, items, statements=statements)
-                target = f"{self._folder.root}/{place}"
-                write_folder(name, rows, target)
-                count = self._spark.read.schema(rows.schema).parquet(target).count()
+            if not any(places[source] for source in needs(name)) and "statements" not in FROM[name][1]:
+                self._write_no_rows(name, place)
+                count = 0
+            else:
+                count = self._write_whole_table(name, place, places)
             with self._manifest.change() as state:
                 before = state.whole_tables.get(name)
                 state.whole_tables[name] = WholeTable(place, count, as_of)
             old += [before.place] if before is not None and before.place != place else []
             self._progress(name, count)
         return old
+
+    def _write_whole_table(self, name: str, place: str, places: dict[str, list[str]]) -> int:
+        """Write a table without hours into a new folder; return the number of its rows."""
+        with translate_errors(f"{self._folder.root}/{name}"):
+            frames, items = (self._source(source, places[source]) for source in SOURCES)
+            statements = self._statements() if "statements" in FROM[name][1] else None
+            rows = derive(name, frames, items, statements=statements)
+            target = f"{self._folder.root}/{place}"
+            write_folder(name, rows, target)
+            return self._spark.read.schema(rows.schema).parquet(target).count()
 
     def _write_hour(self, hour: int, places: dict[str, str]) -> None:
         """Write an hour of tables, each below its place."""

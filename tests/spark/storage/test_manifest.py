@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="the tables need pyspark: pip install 'nat
 
 from natsproxy.spark.storage.folder import Folder
 from natsproxy.spark.storage.manifest import Manifest
-from natsproxy.spark.storage.watch_state import FORMAT, WholeTable
+from natsproxy.spark.storage.watch_state import FORMAT, BatchRange, WholeTable
 from natsproxy.spark.watch.ingest import Ingest
 from natsproxy.spark.watch.job import remove_unlisted
 from natsproxy.spark.watch.refresh import Refresh
@@ -136,14 +136,14 @@ def test_a_file_that_does_not_get_its_name_is_an_error(there: bool, sentence: st
         folder.write("analysis/x", b"text")
 
 
-def refresh_of(memory: Memory) -> Refresh:
+def refresh_of(memory: Memory, *tables: str) -> Refresh:
     memory.make = lambda place: None  # type: ignore[attr-defined]
     folder = cast(Folder, memory)
     return Refresh(
         MagicMock(),
         folder,
         Manifest(folder),
-        ["requests"],
+        list(tables or ("requests",)),
         0,
         lambda: False,
         lambda name, rows: None,
@@ -165,6 +165,27 @@ def test_an_hour_does_not_count_while_it_is_replaced(monkeypatch: pytest.MonkeyP
     refresh_of(memory)._replace_hour(5, ["requests"])
     assert during == [set()]
     assert opened(memory).state.hour_tables["requests"].done == {5}
+
+
+def test_a_table_before_the_first_rows_is_written_without_spark() -> None:
+    """Its plan would take long, and the refresh that has rows would wait for nine times that."""
+    import pyarrow.parquet as pq
+
+    from natsproxy.spark.schema import TABLES
+
+    memory = Memory()
+    assert refresh_of(memory, "permissions").refresh() == []
+    manifest = opened(memory)
+    (place,) = (name for name in memory.files if name.startswith("permissions/as_of="))
+    assert pq.read_table(BytesIO(memory.files[place])).num_rows == 0
+    assert pq.read_schema(BytesIO(memory.files[place])).names == [
+        column.split()[0] for column in TABLES["permissions"].split(", ")
+    ]
+    assert manifest.state.whole_tables["permissions"].rows == 0
+    assert manifest.state.outdated_tables(["permissions"]) == []
+    with manifest.change() as state:
+        state.add_batch("items", 0, BatchRange(0, 0, "items/batches=0-0", 0, 1, 1, 0, 0), [], 0)
+    assert manifest.state.outdated_tables(["permissions"]) == ["permissions"]
 
 
 def test_an_hour_without_rows_has_a_file_without_rows() -> None:

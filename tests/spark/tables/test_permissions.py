@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
+from natsproxy.cli import main
 from natsproxy.errors import NatsproxyError
 from natsproxy.permissions.formats import FORMATS
 from natsproxy.permissions.needs import needs_of, needs_of_rows
@@ -32,6 +35,9 @@ pytestmark = [
 ]
 CLIENTS = 30
 FLOW = b'{"config":{"flow_control":true}}'
+_ROW = Row(
+    "ann", None, None, "go", "publish", None, "a.*", "02", 3, 0, 1, 2, False, [None, ["1"]], None, None
+)
 DENIED = b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n"
 TRACED = b"NATS/1.0\r\nNats-Trace-Dest: r.%d\r\n\r\n"
 
@@ -120,16 +126,55 @@ def test_a_stored_table_is_read_without_spark(tmp_path: Path) -> None:
     from natsproxy.spark.storage import local
     from natsproxy.spark.storage.permission_rows import read_rows
 
-    row = Row(
-        "ann", None, None, "go", "publish", None, "a.*", "02", 3, 0, 1, 2, False, [None, ["1"]], None, None
-    )
+    row = _ROW
     (tmp_path / "permissions").mkdir()
     local.write_table(pa.Table.from_pylist([row._asdict()]), str(tmp_path / "permissions" / "as_of=1"))
     with pytest.raises(NatsproxyError, match="no complete table permissions"):
         list(read_rows(tmp_path))
-    for listed in (
-        {"written": "batch"},
-        {"written": "stream", "version": 2, "places": ["permissions/as_of=1"]},
-    ):
-        local.write_list([{"table": "permissions", **listed}], str(tmp_path / "analysis"))
-        assert list(read_rows(tmp_path)) == [row]
+    local.write_list([{"table": "permissions", "written": "batch"}], str(tmp_path / "analysis"))
+    assert list(read_rows(tmp_path)) == [row]
+    _list_of_a_watch(tmp_path, rows=1, touched=1)
+    assert list(read_rows(tmp_path)) == [row]
+
+
+def _list_of_a_watch(folder: Path, *, rows: int, touched: int) -> None:
+    """Write the list of a watch that wrote its table at version 1, and got the last rows at another."""
+    from natsproxy.spark.storage import local
+    from natsproxy.spark.storage.watch_state import WatchState, WholeTable
+
+    place = "permissions/as_of=1"
+    state = WatchState(touched=touched, whole_tables={"permissions": WholeTable(place, rows, 1)})
+    listed = {"written": "stream", "version": 2}
+    lines = [
+        {"table": "permissions", "places": [place], **listed},
+        {"table": "analysis", "state": state.to_json(), **listed},
+    ]
+    local.write_list(lines, str(folder / "analysis"))
+
+
+def test_a_table_that_is_behind_its_watch_says_so(tmp_path: Path) -> None:
+    """One without rows is refused: an empty block looks as if nobody needed anything."""
+    import pyarrow as pa
+
+    from natsproxy.spark.schema import TABLES
+    from natsproxy.spark.storage import local
+    from natsproxy.spark.storage.parquet import no_rows
+
+    (tmp_path / "permissions").mkdir()
+    local.write_table(
+        pa.Table.from_pylist([_ROW._asdict()], no_rows(TABLES["permissions"]).schema),
+        str(tmp_path / "permissions" / "as_of=1"),
+    )
+    run = partial(CliRunner().invoke, main, ["permissions", "--tables", str(tmp_path)])
+
+    _list_of_a_watch(tmp_path, rows=1, touched=1)
+    assert (run().exit_code, run().stderr) == (0, "")
+    _list_of_a_watch(tmp_path, rows=1, touched=2)
+    behind = run()
+    assert (behind.exit_code, '"a.*"  # 3 frames' in behind.stdout) == (0, True)
+    assert "frames that came after it wrote the table permissions" in behind.stderr
+    for touched in (1, 2):
+        _list_of_a_watch(tmp_path, rows=0, touched=touched)
+        refused = run()
+        assert (refused.exit_code, refused.stdout) == (2, "")
+        assert "has not yet written rows into the table permissions" in refused.stderr

@@ -25,6 +25,7 @@ from natsproxy.spark.schema import FRAMES, ITEMS, TABLES
 from natsproxy.spark.storage.folder import Folder
 from natsproxy.spark.storage.manifest import Manifest
 from natsproxy.spark.storage.parquet import dated
+from natsproxy.spark.storage.permission_rows import read_rows
 from natsproxy.spark.storage.store import Store
 from natsproxy.spark.storage.watch_state import BatchRange
 from natsproxy.spark.tables import derive
@@ -126,6 +127,35 @@ def test_tables_are_there_while_it_goes_on(
     plain = spark.read.parquet(str(out / "subjects"))
     assert rows(plain, expected("subjects")) == rows(expected("subjects"))
     assert not list((out / "_open").rglob("*.parquet"))
+
+
+@pytest.mark.long
+def test_a_table_that_was_empty_is_filled(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first refresh sees no capture; a later one has the block, while the watch goes on."""
+    monkeypatch.setattr("natsproxy.spark.watch.refresh.SHARE", 1)
+    monkeypatch.setattr("natsproxy.spark.watch.job.POLL", 0.2)
+    monkeypatch.setattr("natsproxy.spark.watch.ingest.POLL", 0.2)
+    folder, out = tmp_path / "traffic", tmp_path / "out"
+    folder.mkdir()
+    refused: list[str] = []
+    found: set[str | None] = set()
+
+    def look() -> None:
+        try:
+            found.update(row.template for row in read_rows(out))
+        except NatsproxyError as error:
+            refused.append(str(error))
+            if len(refused) == 1:
+                record_requests(folder / "a.ncap", "a", (0, SECOND))
+
+    watch(
+        spark, [folder], out, ["permissions"], every=0.5, refresh=0, stop=lambda: bool(found), refreshed=look
+    )
+
+    assert "has not yet written rows" in refused[0]
+    assert found >= {"svc.0", "svc.1"}
 
 
 @pytest.mark.long
