@@ -78,6 +78,39 @@ class OpenFrame:
     held: Outgoing | None = None
 
 
+class _Replacement(NamedTuple):
+    """The frames that a decision puts in the place of one.
+
+    out: whole frames, or the head of one whose payload is still coming.  as_it_came: that is the frame
+    itself.  secret: one of the forms is secret, so all are redacted.
+    """
+
+    frame: Frame
+    ordinal: int
+    decision: Decision
+    out: tuple[bytes, ...]
+    as_it_came: bool
+    secret: bool
+
+    def origin(self, now: int) -> Origin:
+        """Return the origin of `out`, for its records."""
+        cause = self.decision.cause or None
+        if self.as_it_came:
+            return Origin(first=self.ordinal, t=now, cause=cause)
+        return Origin(of=self.ordinal, cause=cause, secret=self.secret)
+
+    def outgoing(self, raw: bytes, now: int) -> Outgoing:
+        """Return one of `out` as it waits in the outbox."""
+        op, decision = self.frame.op, self.decision
+        due = now if decision.until is None else decision.until
+        waiting = Outgoing([raw], 1, 1 << op_of(raw, op), self.origin(now), due, paces=decision.paces)
+        if self.frame.missing:
+            waiting.open = True  # its order is fixed: the rest of it follows
+        elif op not in _IN_PLACE:
+            waiting.overtake, waiting.defer = decision.overtake, decision.defer
+        return waiting
+
+
 class DirectionRecords:
     """The records of one direction.
 
@@ -478,7 +511,7 @@ class DirectionPipe:
         if isinstance(segment, Frame):
             frames, ops = 1, 1 << segment.op
             if segment.missing:
-                self._begin_open(segment, segment.raw, first, now, _AS_IT_CAME)
+                self._begin_open(self._replacement(segment, first, _AS_IT_CAME), now)
                 return
         else:
             frames, ops = segment.frames, segment.ops
@@ -559,30 +592,35 @@ class DirectionPipe:
 
         Where the frame is not whole, its head is sent: what is missing follows.
         """
-        out = decision.out or (frame.raw,)
+        new = self._replacement(frame, ordinal, decision)
         if frame.missing:
-            self._begin_open(frame, out[0], ordinal, now, decision)
-            return
-        as_it_came = out == (frame.raw,)
-        secret = not as_it_came and self.records.changes((frame.raw, *out))
-        held = self._waits(decision, frame.op)
-        if not (held or self.records.on):
+            self._begin_open(new, now)
+        elif (waits := self._waits(decision, frame.op)) or self.records.on:
+            self._replace_each(new, now, waits=waits)
+        else:
             if self._frames:
                 self.flush(now)
-            self._changed += out
-            self.sender.changed(frame.op, out)
-            return
+            self._changed += new.out
+            self.sender.changed(frame.op, new.out)
+
+    def _replacement(self, frame: Frame, ordinal: int, decision: Decision) -> _Replacement:
+        out = decision.out or (frame.raw,)
+        as_it_came = out == (frame.raw,)
+        secret = not as_it_came and self.records.changes((frame.raw, *out))
+        return _Replacement(frame, ordinal, decision, out, as_it_came, secret)
+
+    def _replace_each(self, new: _Replacement, now: int, *, waits: bool) -> None:
+        """Send or queue a replacement frame by frame: each has a record, or a time of its own."""
+        frame, cause = new.frame, new.decision.cause
         self.flush(now)
-        if not as_it_came:
-            self.records.stayed(frame.raw, frame, ordinal, now, decision.cause, secret=secret)
-        origin = self._origin(as_it_came, ordinal, now, decision, secret)
+        if not new.as_it_came:
+            self.records.stayed(frame.raw, frame, new.ordinal, now, cause, secret=new.secret)
         self.sender.surplus[frame.op] -= 1
-        for raw in out:
-            ops = 1 << op_of(raw, frame.op)
-            if held:
-                self._hold_decided(raw, ops, frame.op, origin, decision, now)
+        for raw in new.out:
+            if waits:
+                self.outbox.put(new.outgoing(raw, now))
             else:
-                self.sender.send(raw, 1, ops, origin, now)
+                self.sender.send(raw, 1, 1 << op_of(raw, frame.op), new.origin(now), now)
 
     def pass_ahead(self, frame: Frame, ordinal: int, now: int) -> None:
         """Send a whole frame unchanged, ahead of those that wait."""
@@ -600,35 +638,16 @@ class DirectionPipe:
         deferred = decision.defer > 0 and op not in _IN_PLACE
         return decision.until is not None or deferred or bool(decision.paces) or self.outbox.active
 
-    @staticmethod
-    def _origin(as_it_came: bool, ordinal: int, now: int, decision: Decision, secret: bool) -> Origin:
-        cause = decision.cause or None
-        return Origin(ordinal, now, None, cause) if as_it_came else Origin(None, None, ordinal, cause, secret)
-
-    def _hold_decided(
-        self, raw: bytes, ops: int, op: Op, origin: Origin, decision: Decision, now: int
-    ) -> None:
-        """Queue a whole frame as the rules say."""
-        held = Outgoing([raw], 1, ops, origin, now if decision.until is None else decision.until)
-        held.paces = decision.paces
-        if op not in _IN_PLACE:
-            held.overtake, held.defer = decision.overtake, decision.defer
-        self.outbox.put(held)
-
-    def _begin_open(self, frame: Frame, head: bytes, ordinal: int, now: int, decision: Decision) -> None:
-        """Begin a frame whose payload is still coming.  head: its first bytes, as forwarded."""
-        as_it_came = head == frame.raw
-        secret = not as_it_came and self.records.changes((frame.raw, head))
+    def _begin_open(self, new: _Replacement, now: int) -> None:
+        """Begin a frame whose payload is still coming."""
+        frame, (head, *_) = new.frame, new.out
         self.flush(now)
-        cause = decision.cause or None
+        cause = new.decision.cause or None
         self.open = opened = OpenFrame(
-            frame.op, ordinal, frame.raw, head, cause, frame.wire_size, None, secret
+            frame.op, new.ordinal, frame.raw, head, cause, frame.wire_size, None, new.secret
         )
-        if self._waits(decision, frame.op):
-            due = now if decision.until is None else decision.until
-            origin = self._origin(as_it_came, ordinal, now, decision, secret)
-            opened.held = Outgoing([head], 1, 1 << op_of(head, frame.op), origin, due, open=True)
-            opened.held.paces = decision.paces
+        if self._waits(new.decision, frame.op):
+            opened.held = new.outgoing(head, now)
             self.sender.surplus[frame.op] -= 1
             self.outbox.put(opened.held)
         else:
