@@ -214,10 +214,11 @@ def build(
     status = b" ".join(part for part in (VERSION_LINE, code, description) if part)
     if b"\r" in status or b"\n" in status:
         raise ValueError("a status line holds no line end")
-    return b"".join([status, CRLF, *(_line(name, value) for name, value in pairs), CRLF])
+    return b"".join([status, CRLF, *(header_line(name, value) for name, value in pairs), CRLF])
 
 
-def _line(name: bytes, value: bytes) -> bytes:
+def header_line(name: bytes, value: bytes) -> bytes:
+    """Return the line of a header.  Raises ValueError as `build` does."""
     if _NAME.fullmatch(name) is None:
         raise ValueError(f"{name!r} is not a header name: printable ASCII without a colon")
     if b"\r" in value or b"\n" in value:
@@ -231,11 +232,11 @@ def is_bare(block: bytes) -> bool:
 
 
 def set_header(block: bytes, name: bytes, value: bytes) -> bytes:
-    """Return `block` with `name` set to `value`; see `HeaderEditor.set`."""
+    """Return `block` with `name` set to `value`; see `HeaderEditor`.  Raises ValueError as `build` does."""
     editor = HeaderEditor(block, frozenset((name,)))
     while not editor.read_on():
         pass
-    editor.set(name, value)
+    editor.set(name, header_line(name, value))
     while not editor.write_on():
         pass
     return editor.block()
@@ -405,14 +406,12 @@ class HeaderEditor:
             return True
         return self._added.pop(name, None) is not None
 
-    def set(self, name: bytes, value: bytes) -> bool:
-        """Set `name` to `value`; return whether that changes the block.
+    def set(self, name: bytes, line: bytes) -> bool:
+        """Give `name` one line, as `header_line` returns it; return whether that changes the block.
 
-        The first line of that name is replaced and further ones are removed; without one, a line is added
-        before the blank one.  An empty block (a frame without headers) becomes a whole one.  Raises
-        ValueError as `build` does.
+        The first line of that name is replaced and further ones are removed; without one, the line is added
+        before the blank one.  An empty block (a frame without headers) becomes a whole one.
         """
-        line = _line(name, value)
         place = self._first.get(name)
         if place is not None and (before := self._put.get(place)) != b"":
             if before is None and place not in self._repeated:
@@ -426,9 +425,12 @@ class HeaderEditor:
 
     def write_on(self, lines: int = PART) -> bool:
         """Write the new block up to `lines` more wanted lines; return whether all is written."""
-        block, out, at = memoryview(self._block), self._out, self._written
-        todo = range(self._place, len(self._starts))
-        for place in todo[:lines]:
+        block: bytes | memoryview = self._block
+        if len(block) > _WINDOW:
+            block = memoryview(block)  # its parts are copied once, when they are joined
+        out, at, last = self._out, self._written, len(self._starts)
+        stop = min(self._place + lines, last)
+        for place in range(self._place, stop):
             owner = self._owners[place]
             line = self._put.get(owner)
             if line is None:
@@ -438,18 +440,17 @@ class HeaderEditor:
             if line and owner == place:
                 out.append(line)
             at = self._ends[place]
-        self._place += lines
-        self._written = at
-        if len(todo) > lines:
+        self._place, self._written = stop, at
+        if stop < last:
             return False
+        if at < self._end:
+            out.append(block[at : self._end])
         self._write_end()
         return True
 
     def _write_end(self) -> None:
-        """Write what stands behind the last wanted line."""
+        """Write what stands behind the last header."""
         out, rest = self._out, self._block[self._end :]
-        if self._written < self._end:
-            out.append(memoryview(self._block)[self._written : self._end])
         if self._closed:
             if not out and not rest:
                 out.append(VERSION_LINE + CRLF)

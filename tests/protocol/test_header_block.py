@@ -60,7 +60,10 @@ def edited(block: bytes, *changes: tuple[bytes, bytes | None], lines: int = 1) -
     editor = HeaderEditor(block, frozenset({name for name, _ in changes} | {b"B", b"Other"}))
     while not editor.read_on():
         pass
-    effects = [editor.remove(name) if value is None else editor.set(name, value) for name, value in changes]
+    effects = [
+        editor.remove(name) if value is None else editor.set(name, headers.header_line(name, value))
+        for name, value in changes
+    ]
     while not editor.write_on(lines):
         pass
     return editor.block(), effects

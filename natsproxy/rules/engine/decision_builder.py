@@ -21,6 +21,9 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
 
+LARGE: Final = 65536
+"""A header block of which one step makes one copy (bytes)."""
+
 
 class DecisionBuilder:
     """The decision on one frame so far.
@@ -165,21 +168,26 @@ class DecisionBuilder:
         editor = self._editor
         assert editor is not None
         self.last_delay = 0
-        removed = [editor.remove(name) for name in verdict.remove]
-        put = [editor.set(name, value) for name, value in verdict.put.items()]
-        if not any((*removed, *put)):
-            return False
-        self._edited = self.changed = True
-        return True
+        effect = False
+        for name in verdict.remove:
+            effect |= editor.remove(name)
+        for name, line in verdict.put.items():
+            effect |= editor.set(name, line)
+        if effect:
+            self._edited = self.changed = True
+        return effect
 
     def write_headers(self) -> bool:
         """Make some of the changes in the frame; return whether all are made."""
         editor = self._editor
         if editor is None or not self._edited:
             return True
-        if self._block is None:  # a copy of it, and one of the frame, may be megabytes: one in each step
-            self._block = editor.block() if editor.write_on() else None
-            return False
+        if self._block is None:
+            if not editor.write_on():
+                return False
+            self._block = editor.block()
+            if len(self._block) > LARGE:
+                return False  # the copy of the frame is a step of its own
         # A block without any header left goes: the frame becomes one without headers.
         raw = encode.with_payload(self._frame, headers=b"" if is_bare(self._block) else self._block)
         self._frame = next(parse_frames(raw, self.direction))

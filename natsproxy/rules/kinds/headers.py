@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from natsproxy.protocol.headers import set_header
+from natsproxy.protocol.headers import header_line
 from natsproxy.rules.file import values
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
 from natsproxy.rules.model.selector import MESSAGES, Selector
@@ -35,14 +35,13 @@ class HeaderChange(Action):
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:
     """Return the action.  Raises ValueError for a name or a value that no header can have."""
-    put = {name.encode(): value.encode() for name, value in settings["set"].items()}
-    if not put and not settings["remove"]:
+    if not settings["set"] and not settings["remove"]:
         raise ValueError("it needs 'set' or 'remove'")
-    for name, value in put.items():
-        try:
-            set_header(b"", name, value)
-        except ValueError as error:
-            raise ValueError(f"set is wrong: {error}") from None
+    put = {name.encode(): value.encode() for name, value in settings["set"].items()}
+    try:
+        put = {name: header_line(name, value) for name, value in put.items()}
+    except ValueError as error:
+        raise ValueError(f"set is wrong: {error}") from None
     for name in settings["remove"]:
         if ":" in name:
             raise ValueError(f"remove is wrong: {name!r} is not a header name: it holds a colon")

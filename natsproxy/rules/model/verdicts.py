@@ -24,6 +24,7 @@ class ChangeHeaders:
     """Remove headers from the frame, then set others; a rule whose change has no effect does not fire.
 
     The changes of several rules are made together, when a later rule looks at the frame or none is left.
+    put: by name the whole line, as `header_line` returns it.
     """
 
     remove: tuple[bytes, ...]
