@@ -262,5 +262,7 @@ def _lines(counted: DataFrame) -> DataFrame:
         "first_ns",
         "last_ns",
         "flow_control",
-        F.expr("transform(shown, (text, pos) -> try_element_at(found, pos))").alias("values"),
+        F.expr("transform(shown, (text, pos) -> try_element_at(found, pos))")
+        .cast("array<array<string>>")
+        .alias("values"),
     )
