@@ -13,7 +13,7 @@ from natsproxy.errors import ConfigError, Exit, Stopped
 from natsproxy.permissions.comparison import Difference, compare_permissions
 from natsproxy.permissions.formats import FORMATS
 from natsproxy.permissions.holders import read_holders
-from natsproxy.permissions.needs import Need, needs_of, needs_of_rows
+from natsproxy.permissions.needs import CLIENTS, Need, needs_of, needs_of_rows
 from natsproxy.permissions.proof import Proof
 from natsproxy.permissions.proving import Prover
 from natsproxy.permissions.rows import FOLDED
@@ -52,6 +52,14 @@ from natsproxy.permissions.uses import By
     help="Values from which on a word becomes *.",
 )
 @click.option(
+    "--clients",
+    "most",
+    type=click.IntRange(1),
+    default=CLIENTS,
+    show_default=True,
+    help="Stop with an error where there are more blocks to make: all are held in memory.",
+)
+@click.option(
     "--prove",
     is_flag=True,
     help="Replay the clients on a real nats-server with the block, and without each line.",
@@ -70,6 +78,7 @@ def permissions(
     form: str,
     distinct: int,
     words: int,
+    most: int,
     prove: bool,
     config: Path | None,
 ) -> None:
@@ -97,9 +106,9 @@ def permissions(
     if tables is not None:
         if prove or config is not None:
             raise ConfigError("--prove and --diff look at each frame: give captures instead of --tables")
-        needs = _of_tables(tables, By(by), distinct, words)
+        needs = _of_tables(tables, By(by), distinct, words, most)
     else:
-        needs = needs_of(captures, By(by), distinct=distinct, words=words, lost=tell_lost)
+        needs = needs_of(captures, By(by), distinct=distinct, words=words, most=most, lost=tell_lost)
     if config is not None:
         found = compare_permissions(captures, needs, read_holders(config, By(by)), By(by))
         _show(found, as_json=form == "json")
@@ -109,7 +118,7 @@ def permissions(
     raise SystemExit(Exit.FOUND_WRONG if proof is not None and proof.violations else Exit.OK)
 
 
-def _of_tables(tables: Path, by: By, distinct: int, words: int) -> list[Need]:
+def _of_tables(tables: Path, by: By, distinct: int, words: int, most: int) -> list[Need]:
     if distinct > FOLDED:
         raise ConfigError(f"--tables keeps {FOLDED} values of a token: --distinct may be up to {FOLDED}")
     from natsproxy.spark.session import need_pyspark
@@ -117,7 +126,7 @@ def _of_tables(tables: Path, by: By, distinct: int, words: int) -> list[Need]:
     need_pyspark()
     from natsproxy.spark.storage.permission_rows import read_rows
 
-    return needs_of_rows(read_rows(tables, tell_lost), by, distinct=distinct, words=words)
+    return needs_of_rows(read_rows(tables, tell_lost), by, distinct=distinct, words=words, most=most)
 
 
 def _show(found: list[Difference], *, as_json: bool) -> None:

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.capture.read.reader import Tell
+from natsproxy.errors import NatsproxyError
 from natsproxy.permissions.choices import Choice, choices
 from natsproxy.permissions.rows import RESPOND, Row
-from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, Place, Templates
+from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, Place, Room, Templates
 from natsproxy.permissions.uses import By, Client, Use, Verb, clients, opened, uses
 from natsproxy.units import MINUTE, SECOND
 
 _EXPIRES: Final = (10 * SECOND, 2 * MINUTE, 10 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE)
 """The times that `allow_responses` gets: the first one of at least twice the longest that was seen."""
+CLIENTS: Final = 10_000
+"""Labels for which blocks are made at most, where nobody says another number."""
 NOTHING: Final = ">"
 """The deny entry of a direction without lines: an empty allow list would allow everything."""
 
@@ -77,8 +80,8 @@ class Need:
 
 
 class _Gathered:
-    def __init__(self, distinct: int, words: int) -> None:
-        self.templates = Templates(distinct, words)
+    def __init__(self, distinct: int, words: int, room: Room) -> None:
+        self.templates = Templates(distinct, words, room)
         self.responses = Responses()
         self.clients: set[Client] = set()
 
@@ -92,46 +95,78 @@ class _Gathered:
             self.templates.join(Verb(row.verb), (row.queue or "").encode(), row.tokens(), row.evidence())
 
 
+class _All:
+    """The uses of all clients, by label; as many labels as `most`."""
+
+    def __init__(self, by: By, distinct: int, words: int, most: int) -> None:
+        self._by, self._distinct, self._words, self._most = by, distinct, words, most
+        self._room = Room()
+        self._found: dict[str, _Gathered] = {}
+
+    def of(self, client: Client) -> _Gathered:
+        """Return what its label has.  Raises NatsproxyError for one more than `most`."""
+        label = client.label(self._by)
+        one = self._found.get(label)
+        if one is None:
+            if len(self._found) >= self._most:
+                raise NatsproxyError(
+                    f"there are more than {self._most:,} clients by {self._by}: "
+                    "choose --by account, fewer captures, or a larger --clients"
+                )
+            one = self._found[label] = _Gathered(self._distinct, self._words, self._room)
+        one.clients.add(client)
+        return one
+
+    def needs(self) -> list[Need]:
+        """Return the needs of all labels, in their order."""
+        return [_need(label, self._found[label]) for label in sorted(self._found)]
+
+
 def needs_of(
     captures: Iterable[Path],
     by: By = By.USER,
     *,
     distinct: int = DISTINCT,
     words: int = WORDS,
+    most: int = CLIENTS,
     lost: Tell | None = None,
 ) -> list[Need]:
     """Return the needs of all clients, by their labels.
 
-    distinct, words: as in `Templates`.  lost: as in `open_capture`.  Raises CaptureError.
+    distinct, words: as in `Templates`.  most: labels.  lost: as in `open_capture`.  Raises CaptureError, and
+    NatsproxyError for more labels or lines than fit.
     """
     reader = opened(captures, lost)
     known = clients(reader)
-    found: dict[str, _Gathered] = {}
+    found = _All(by, distinct, words, most)
     for client in known.values():
-        found.setdefault(client.label(by), _Gathered(distinct, words)).clients.add(client)
+        found.of(client)
     for use in uses(reader, known):
-        one = found[use.client.label(by)]
+        one = found.of(use.client)
         if use.denied or use.response is None:
             one.templates.add(use)
         else:
             one.responses.add(use)
-    return [_need(label, found[label]) for label in sorted(found)]
+    return found.needs()
 
 
 def needs_of_rows(
-    rows: Iterable[Row], by: By = By.USER, *, distinct: int = DISTINCT, words: int = WORDS
+    rows: Iterable[Row],
+    by: By = By.USER,
+    *,
+    distinct: int = DISTINCT,
+    words: int = WORDS,
+    most: int = CLIENTS,
 ) -> list[Need]:
     """Return the needs of all clients in the table `permissions`, by their labels; in any order.
 
-    distinct: at most `rows.FOLDED`.  words: as in `Templates`.
+    distinct: at most `rows.FOLDED`.  words: as in `Templates`.  most: labels.  Raises NatsproxyError for more
+    labels or lines than fit.
     """
-    found: dict[str, _Gathered] = {}
+    found = _All(by, distinct, words, most)
     for row in rows:
-        client = row.client
-        one = found.setdefault(client.label(by), _Gathered(distinct, words))
-        one.clients.add(client)
-        one.join(row)
-    return [_need(label, found[label]) for label in sorted(found)]
+        found.of(row.client).join(row)
+    return found.needs()
 
 
 def _need(label: str, one: _Gathered) -> Need:

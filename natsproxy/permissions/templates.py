@@ -5,6 +5,10 @@ Subjects that differ only in variable tokens are one group.  In a group a positi
 lines differ in it alone, and a line goes where another one allows all of it.
 
 The order of the uses does not matter: a position's values are those of the whole group.
+
+What is held is bounded.  From `HELD` lines of a client on, a position that had at least `COUNTED` words
+becomes `*` at once, if it is certain that the end would do the same.  Beyond `LINES` lines of all clients
+there is no block: the caller is told instead.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from natsproxy.errors import NatsproxyError
 from natsproxy.permissions.marks import Mark, Token, marked
 from natsproxy.permissions.uses import Use, Verb
 from natsproxy.protocol.identifiers import is_generated
@@ -25,6 +30,11 @@ WORDS: Final = 20
 """Values from which on a word becomes `*`."""
 COUNTED: Final = 1_000
 """Values of one position that are counted; so many, or more, were seen where this number is given."""
+
+HELD: Final = 2 * COUNTED
+"""Lines of a client from which on words are looked at before the end."""
+LINES: Final = 200_000
+"""Lines of all clients that are held at most."""
 
 
 class Place(NamedTuple):
@@ -123,15 +133,26 @@ class _Group:
             self.entries.setdefault((*key[:at], STAR, *key[at + 1 :]), Evidence()).join(evidence)
 
 
+@dataclass(slots=True)
+class Room:
+    """The lines that all clients together may still hold."""
+
+    left: int = field(default_factory=lambda: LINES)
+
+
 class Templates:
     """The templates of one client.
 
-    distinct, words: the values from which on a variable token, or a word, becomes `*`.
+    distinct, words: the values from which on a variable token, or a word, becomes `*`.  room: shared by all
+    clients.  Methods that add raise NatsproxyError where there is none left.
     """
 
-    def __init__(self, distinct: int = DISTINCT, words: int = WORDS) -> None:
+    def __init__(self, distinct: int = DISTINCT, words: int = WORDS, room: Room | None = None) -> None:
         self._distinct, self._words = distinct, words
         self._groups: dict[_Key, _Group] = {}
+        self._room = room or Room()
+        self._held, self._look_at = 0, HELD
+        self._folded: set[_Key] = set()
 
     def add(self, use: Use) -> None:
         """Add a use."""
@@ -153,16 +174,100 @@ class Templates:
     def _evidence(
         self, verb: Verb, queue: bytes, tokens: Sequence[Token], known: Mapping[int, set[bytes]]
     ) -> Evidence:
+        if self._held >= self._look_at or self._room.left <= 0:
+            self._make_room()
         values = [token.text for token in tokens if token.mark == Mark.VARIABLE]
         shape = tuple(_shared(token) for token in tokens)
         key = _Key(verb, queue, shape)
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = _Group(self._distinct, len(values))
-        return group.add(values, [at for at, token in enumerate(shape) if token is None], known)
+        before = len(group.entries)
+        found = group.add(values, [at for at, token in enumerate(shape) if token is None], known)
+        self._hold(len(group.entries) - before)
+        return found
+
+    def _hold(self, more: int) -> None:
+        self._held += more
+        self._room.left -= more
+
+    def _make_room(self) -> None:
+        self._fold()
+        self._look_at = max(HELD, 2 * self._held)
+        if self._room.left < LINES // 100:
+            raise NatsproxyError(
+                f"the clients used more than {LINES:,} different subjects whose words do not become *: "
+                "choose fewer captures, or a smaller --words"
+            )
+
+    def _fold(self) -> None:
+        """Let words become `*` of which so many were used that `lines` makes them `*` in any case.
+
+        `lines` goes from the last position to the first.  Of the words behind a position, and of the variable
+        tokens, each may have become `*` by then or not: `k` of them leave at most `2 ** k` kinds of lines.
+        Where there are enough lines, one kind has `words` of them and becomes a line that allows at least
+        what is allowed here.
+        """
+        for at in range(max((len(key.tokens) for key in self._groups), default=0) - 1, 0, -1):
+            alike: defaultdict[_Key, list[tuple[_Key, tuple[bytes, ...]]]] = defaultdict(list)
+            for key, group in self._groups.items():
+                if at < len(key.tokens) and _mark(key, at) == Mark.WORD:
+                    for values, evidence in group.entries.items():
+                        if evidence.denied < evidence.frames:  # else it is no line of the block so far
+                            alike[_wide(key, values, at)].append((key, values))
+            for wide, ones in alike.items():
+                if len(ones) >= COUNTED:
+                    open_ones = max(_open(key, values, at) for key, values in ones)
+                    if len(ones) > (self._words - 1) << open_ones:
+                        self._join(wide, ones, at)
+        self._cover()
+        self._hold(sum(len(group.entries) for group in self._groups.values()) - self._held)
+
+    def _join(self, wide: _Key, ones: list[tuple[_Key, tuple[bytes, ...]]], at: int) -> None:
+        """Put lines that differ in the word at a position into one."""
+        joined = self._line(wide)
+        self._folded.add(wide)
+        for key, values in ones:
+            token, evidence = key.tokens[at], self._take(key, values)
+            evidence.note(at, () if token is None else (token.text,))
+            joined.join(evidence)
+
+    def _line(self, key: _Key) -> Evidence:
+        """Return the evidence of a line without variable tokens."""
+        if key not in self._groups:
+            self._groups[key] = _Group(self._distinct, 0)
+        return self._groups[key].entries.setdefault((), Evidence())
+
+    def _take(self, key: _Key, values: tuple[bytes, ...]) -> Evidence:
+        """Take a line out."""
+        entries = self._groups[key].entries
+        evidence = entries.pop(values)
+        if not entries:
+            del self._groups[key]
+            self._folded.discard(key)
+        return evidence
+
+    def _cover(self) -> None:
+        """Let uses count at a folded line that allows them, as `_without_covered` does in the end.
+
+        So do denials without a use: that is in the folded line already.
+        """
+        wide: defaultdict[tuple[Verb, bytes], dict[bytes, _Key]] = defaultdict(dict)
+        for key in self._folded:
+            wide[key.verb, key.queue][_subject(key, ())] = key
+        lines = [(key, values) for key, group in self._groups.items() for values in group.entries]
+        for key, values in lines if wide else ():
+            own, covers = _subject(key, values), wide[key.verb, key.queue]
+            found = [one for one in covers if one != own and is_subset(own, one)]
+            if found:
+                evidence = self._take(key, values)
+                evidence.values.clear()
+                self._line(covers[_widest(found)]).join(evidence)
 
     def lines(self) -> dict[Place, Evidence]:
         """Return the lines in the order of their subjects."""
+        if self._folded:
+            self._fold()
         made = [
             (key._replace(tokens=tuple(_filled(key.tokens, values))), evidence)
             for key, group in self._groups.items()
@@ -206,6 +311,23 @@ def _shared(token: Token) -> Token | None:
     if token.mark == Mark.GENERATED:
         return Token(STAR, Mark.KEPT)
     return None if token.mark == Mark.VARIABLE else token
+
+
+def _subject(key: _Key, values: tuple[bytes, ...]) -> bytes:
+    return b".".join(token.text for token in _filled(key.tokens, values))
+
+
+def _wide(key: _Key, values: tuple[bytes, ...], at: int) -> _Key:
+    """Return the line with `*` at a position."""
+    tokens = [*_filled(key.tokens, values)]
+    tokens[at] = Token(STAR, Mark.KEPT)
+    return key._replace(tokens=tuple(tokens))
+
+
+def _open(key: _Key, values: tuple[bytes, ...], at: int) -> int:
+    """Return how many tokens of a line may become `*` before the word at a position does."""
+    words = sum(_mark(key, place) == Mark.WORD for place in range(at + 1, len(key.tokens)))
+    return words + sum(value != STAR for value in values)
 
 
 def _filled(tokens: tuple[Token | None, ...], values: Iterable[bytes]) -> Iterator[Token]:
