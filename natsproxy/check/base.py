@@ -1,4 +1,4 @@
-"""The base of the checks: a check sees every frame of a recording, then settles what is still open."""
+"""The base of the checks: each sees every frame of a recording, then judges what is still open at its end."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Check(ABC):
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
 
-    def settle(self) -> None:  # noqa: B027 (most checks leave nothing open)
+    def at_end(self) -> None:  # noqa: B027 (most checks leave nothing open)
         """Judge what is still open at the end of the recording."""
 
     def over(self) -> list[Statement]:
         """Return all statements, at the end of the recording."""
-        self.settle()
+        self.at_end()
         tables = [value for value in vars(self).values() if isinstance(value, Table)]
         if any(table.forgot for table in tables):
             self.cannot_say(FORGOT)

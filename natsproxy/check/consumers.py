@@ -143,7 +143,7 @@ class OrderedGaps(Check):
                     said = f"is at message {last} after {one.consumer_seq}, and does not start again"
                     one.broken = (said, moment.proof)
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for (conn, stream), known in self._streams.items():
             for one in known:
@@ -241,7 +241,7 @@ class UnackedDeliveries(Check):
             self._held.get((conn, consumer), OrderedDict()).pop(ack.stream_seq, None)
             self._passed_by.pop((conn, consumer, ack.stream_seq), None)
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for (conn, consumer, seq), (proof, later) in self._passed_by.items():
             config = self.history.consumers.get(consumer)
@@ -343,7 +343,7 @@ class EndlessPulls(Check):
         for pull in self._waiting(moment.conn, consumer, b"" if sub is None else sub.subject):
             pull.over = True
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for (conn, consumer), waiting in self._open.items():
             for pull in waiting:
@@ -389,7 +389,7 @@ class StalledConsumers(Check):
                 _, beats = self._asked.setdefault(reply, (moment.conn, []))
                 beats[1:] = [moment.proof]
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for reply, (conn, beats) in self._asked.items():
             if len(beats) > 1:

@@ -308,7 +308,7 @@ class LostPublishes(Check):
 
     # -- the end
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for waiting in self._expected.values():
             for one in waiting.values():

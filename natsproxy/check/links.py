@@ -44,7 +44,7 @@ class UnansweredPings(Check):
             if ping is not None and ping.sent and not moment.passed:
                 self._lost.setdefault(key, (ping, moment))
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for (conn, direction), waiting in self._open.items():
             first, pong = self._lost.get((conn, direction), (None, None))
@@ -106,7 +106,7 @@ class DeafClients(Check):
     def _life(self, conn: Connection) -> _Life:
         return self._lives.setdefault(conn, _Life())
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for conn, life in self._lives.items():
             if not any(sub.live for sub in conn.subs.values()):

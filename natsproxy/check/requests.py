@@ -71,7 +71,7 @@ class UnansweredRequests(Check):
         if sub is not None and not sub.max and sub.subject in self._open:
             self._given_up[sub.subject] = moment.proof
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for request in self._open.values():
             until, why, frame = self._patience(request)
@@ -172,7 +172,7 @@ class StoredTwice(Check):
         if len(seen) < _COPIES:
             seen.setdefault(seq, proof)
 
-    def settle(self) -> None:
+    def at_end(self) -> None:
         """Judge what is still open."""
         for before, again in self._again.values():
             ack = again.ack

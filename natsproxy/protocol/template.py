@@ -30,7 +30,7 @@ from natsproxy.protocol.identifiers import is_generated_consumer, split_nuid
 from natsproxy.protocol.jetstream import ack_names_at, flow_names_at, parse_api
 
 _SUSPECT: Final = re.compile(rb"[0-9A-Z]")
-"""A token without digits and capital letters is never variable: this test settles most subjects."""
+"""A token without digits and capital letters is never variable: this test decides most subjects."""
 _CACHED_LENGTH: Final = 200
 """Longer subjects are not cached: the cache is bounded in entries, and a peer chooses their length."""
 _HEX: Final = rb"(?:(?=[a-f]*[0-9])(?=[0-9]*[a-f])[0-9a-f]{%d,}|(?=[A-F]*[0-9])(?=[0-9]*[A-F])[0-9A-F]{%d,})"

@@ -111,8 +111,8 @@ class LinkConditions(NamedTuple):
     paused: bytes are kept, nothing goes out.  swallow: frames are lost from the next frame boundary on.
     rate: bytes per second, None for no limit.  slice_size, slice_delay: bytes are sent in pieces of
     `slice_size` with `slice_delay` ns between.  stop_reading: nothing is read from the sender.
-    finish: the receiver gets FIN, bytes that still come are lost.  linger: ns by which the FIN of the sender
-    is delayed.  delay: ns by which all bytes are delayed, counted from their arrival.
+    finish: the receiver gets FIN, bytes that still come are lost.  fin_delay: ns by which the FIN of the
+    sender is delayed.  delay: ns by which all bytes are delayed, counted from their arrival.
     """
 
     paused: bool = False
@@ -122,7 +122,7 @@ class LinkConditions(NamedTuple):
     slice_delay: int = 0
     stop_reading: bool = False
     finish: bool = False
-    linger: int = 0
+    fin_delay: int = 0
     delay: int = 0
 
 

@@ -121,7 +121,7 @@ class Session:
         self._login = Login(connection, self.runner, hooks)
         self._heard = hooks.heard
         self._rules_due: int | None = None  # when the rules have something to do without a frame
-        self._lingering: dict[Direction, int] = {}  # until when (ns) a rule keeps ends of streams back
+        self._delayed_ends: dict[Direction, int] = {}  # until when (ns) a rule keeps ends of streams back
         self._check_at: int | None = None  # when to look whether the client has all frames
 
     # -- facts
@@ -634,16 +634,16 @@ class Session:
             self._lifecycle.shut or pipe.waiting
         ):  # its last bytes are not for the server
             self._lifecycle.end(close_reasons.CLIENT_CLOSED)
-        elif pipe.outbox.conditions.linger:
-            self._lingering[direction] = now + pipe.outbox.conditions.linger
+        elif pipe.outbox.conditions.fin_delay:
+            self._delayed_ends[direction] = now + pipe.outbox.conditions.fin_delay
         else:
             self._end_stream(pipe, now)
         return self.take_actions()
 
-    def _end_lingering(self, now: int) -> None:
+    def _end_delayed(self, now: int) -> None:
         """Handle the stream ends that a rule has delayed until now."""
-        for direction in [each for each, until in self._lingering.items() if until <= now]:
-            del self._lingering[direction]
+        for direction in [each for each, until in self._delayed_ends.items() if until <= now]:
+            del self._delayed_ends[direction]
             self._end_stream(self.pipes[direction], now)
 
     def _end_stream(self, pipe: DirectionPipe, now: int) -> None:
@@ -690,7 +690,7 @@ class Session:
         lifecycle, runner = self._lifecycle, self.runner
         if lifecycle.phase is OVER:
             return self.take_actions()
-        self._end_lingering(now)
+        self._end_delayed(now)
         self._login.end_if_stalled(now)
         runner.update_conditions(now)
         injected, close, self._rules_due = runner.rules.due(now)
@@ -723,7 +723,7 @@ class Session:
         times = [self.runner.next_due, self._rules_due, self._login.speak_by, self._check_at]
         for pipe in self.pipes:
             times += pipe.boundary_by, pipe.outbox.next_due() if pipe.outbox.bytes else None
-        times += self._lingering.values()
+        times += self._delayed_ends.values()
         times += self._fences.deadlines()
         return min([time for time in times if time is not None], default=None)
 

@@ -67,6 +67,6 @@ def test_the_client_gets_an_end_and_what_still_comes_is_lost() -> None:
 
 
 def test_the_end_of_the_server_is_late() -> None:
-    play = under(LinkConditions(linger=S)).server(MSG).eof(S2C)
+    play = under(LinkConditions(fin_delay=S)).server(MSG).eof(S2C)
     assert (play.at(S - 1).to_client, play.end) == (MSG, None)
     assert play.at(S).end is not None

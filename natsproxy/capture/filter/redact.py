@@ -86,7 +86,7 @@ class Secrets:
     def changed(self, direction: Direction, forms: Iterable[bytes]) -> bool:
         """Note that a frame is forwarded in other forms; return whether one is secret: then all are."""
         raws = list(forms)
-        # A search in the first bytes settles nearly every rewrite: parsing costs far more.
+        # A search in the first bytes decides on nearly every rewrite: parsing costs far more.
         if not self.alert and all(raw.find(_SYSTEM, 0, _LINE) < 0 for raw in raws):
             return False
         found = [frame for raw in raws if (frame := head(raw, direction)) is not None]

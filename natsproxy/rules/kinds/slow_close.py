@@ -16,7 +16,7 @@ from natsproxy.rules.model.rule import REQUIRED, Setting
 
 
 def _add(conditions: LinkConditions, settings: Mapping[str, Any]) -> LinkConditions:
-    return conditions._replace(linger=max(conditions.linger, settings["delay"]))
+    return conditions._replace(fin_delay=max(conditions.fin_delay, settings["delay"]))
 
 
 KIND = link_kind(

@@ -26,7 +26,7 @@ CONDITIONS = (
     ("swallow", "", LinkConditions(swallow=True)),
     ("stop_reading", 'lasts = "3s"', LinkConditions(stop_reading=True)),
     ("half_close", "", LinkConditions(finish=True)),
-    ("slow_close", 'delay = "2s"', LinkConditions(linger=2 * S)),
+    ("slow_close", 'delay = "2s"', LinkConditions(fin_delay=2 * S)),
 )
 """Each kind with settings under which a connection can end, and the condition that it puts on a link."""
 
