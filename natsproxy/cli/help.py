@@ -137,8 +137,8 @@ def _sweep() -> None:
     click.echo()
     _say(
         """
-        With --page, a browser shows the sweep while it runs: what was tried, the verdicts
-        and the findings so far, and the time left of --for.
+        With --page, a browser shows the sweep while it runs: what was tried, the
+        verdicts and the findings so far, and the time left of --for.
 
         Each finding has a folder in sweep-out, whose README.txt has its commands. Read
         stack.txt (where the program was) and conversation.txt (the frames around the

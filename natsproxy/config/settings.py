@@ -57,7 +57,9 @@ def _threads(value: Any) -> int:
     with suppress(ValueError):
         if 1 <= (count := converters.whole(value)) <= _MOST_THREADS:
             return count
-    raise ValueError(f"must be auto, or a number from 1 to {_MOST_THREADS}, not {value!r}")
+    raise ValueError(
+        f"must be a whole number of at most {_MOST_THREADS} and at least 1, or auto, not {value!r}"
+    )
 
 
 _THREADS: Final = ValueType(_threads, "NUMBER", lambda count: str(count) if count else "auto")

@@ -158,7 +158,7 @@ def _kept(
     **given: Any,
 ) -> KeptSweep:
     made = _program(program, library)
-    more = {name: given.pop(name) for name in _SWEEP & given.keys()}
+    more = {name: given.pop(name) for name in sorted(_SWEEP & given.keys())}
     options = SweepOptions(
         faults=_several("faults", faults),
         subjects=_several("subjects", subjects),

@@ -38,6 +38,7 @@ FIRST = "client = { ordinal = 1 }"  # the connection that floods
 RULES: Mapping[str, tuple[str, ...]] = {
     "permissions": ('publish = "flood.>"', "allow_responses = true"),
     "deny": (FLOOD,),
+    "limit": (FLOOD, 'messages = "10000/s"', 'action = "drop"'),
     "rewrite": ('prefix = "t"',),
     "latency": (FLOOD, 'delay = "10ms"'),
     "drop": (FLOOD, "probability = 0.01"),
