@@ -7,8 +7,10 @@ preamble.
 The server's -ERR about a subject comes as one more, denied use of it.
 
 A publish to the reply subject of a message that its connection got before is a response: `allow_responses`
-admits it, and no line is needed.  Subjects of JetStream (`$JS.ACK`, `$JS.FC`) are not: acks come later and
-more often than responses may, so they have lines.
+admits it, and no line is needed.  Not so where a message with that reply subject came again: the server
+counts that as a response, and whether it admits those that follow depends on the number that
+`allow_responses` has.  Subjects of JetStream (`$JS.ACK`, `$JS.FC`) are not: acks come later and more often
+than responses may, so they have lines.
 
 The captures are read twice: an account is known only after the client's first frames.  Segments of one run
 are read in their order, whatever capture they are in, so parts give the same as the whole.
@@ -179,9 +181,8 @@ class _Connection:
 
     def __init__(self, conn: ConnectionId, client: Client) -> None:
         self.conn, self.client = conn, client
-        self.replies: BoundedDict[bytes, tuple[int, int]] = (
-            BoundedDict()
-        )  # a forgotten one is a publish like any other
+        # A forgotten one is a publish like any other; so is one that came again (None).
+        self.replies: BoundedDict[bytes, tuple[int, int] | None] = BoundedDict()
 
     def seen(self, one: CapturedFrame) -> Iterator[Use]:
         frame = one.head
@@ -193,7 +194,8 @@ class _Connection:
         elif frame.op == Op.ERR and one.out_ordinal is not None:
             yield from self.denied(frame, one.wall)
         elif frame.op in DELIVERIES and one.out_ordinal is not None and _asks(frame.reply):
-            self.replies[frame.reply] = one.wall + one.delay, 0
+            known = frame.reply in self.replies
+            self.replies[frame.reply] = None if known else (one.wall + one.delay, 0)
 
     def sent(self, frame: Frame, t: int) -> Iterator[Use]:
         if frame.op == Op.SUB:

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from natsproxy.permissions.formats import FORMATS
@@ -48,6 +48,7 @@ def _frames(traffic: list[tuple[int, Sent]]) -> list[tuple[int, Sent]]:
 
 @settings(max_examples=150, deadline=None)
 @given(TRAFFIC)
+@example([(1, msg(b"a", b"r.1")), (1, msg(b"b", b"r.1")), (1, pub(b"r.1"))])  # by two subscriptions
 def test_all_that_was_recorded_is_allowed(traffic: list[tuple[int, Sent]]) -> None:
     with TemporaryDirectory() as folder:
         frames = _frames(traffic)

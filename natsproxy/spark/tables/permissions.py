@@ -148,14 +148,14 @@ def _published(frames: DataFrame) -> tuple[DataFrame, DataFrame]:
         }
     ).where("asks IS NULL")
     by_message = Window.partitionBy(*key, "message").orderBy(*_ORDER)
-    responses = events.where("message > 0").withColumns(
+    responses = events.where("message = 1").withColumns(
         {
             "turn": F.row_number().over(by_message).cast("bigint"),
             "elapsed": F.expr("greatest(0, t_ns - since)"),
         }
     )
     rest = all_sent.join(both, key, "left_anti").unionByName(
-        events.where("message = 0").select(*all_sent.columns)
+        events.where("message <> 1").select(*all_sent.columns)  # see `permissions/uses.py`
     )
     return rest.select(*_use(_PUBLISH, "subject", "''", flow="flow")), responses
 
