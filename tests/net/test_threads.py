@@ -141,7 +141,7 @@ def test_auto_is_a_thread_for_each_core_that_may_be_used(
 @pytest.mark.parametrize("value", ["0", "65", "-1", "many", "1.5", ""])
 def test_numbers_of_threads_that_are_refused(value: str) -> None:
     option = next(option for option in OPTIONS if option.key == "threads")
-    with pytest.raises(ValueError, match="must be auto, or a number from 1 to 64"):
+    with pytest.raises(ValueError, match="must be a whole number of at most 64 and at least 1, or auto"):
         option.type.read(value)
 
 
