@@ -106,6 +106,7 @@ class TrioThread:
         self._finished.set_running_or_notify_cancel()  # a caller that gives up cannot cancel it
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
+        self._stop_requested = threading.Event()  # perhaps before the thread has made `_stop`
         self._calls: trio.Nursery | None = None
         self._thread = threading.Thread(target=self._run, name="natsproxy", daemon=True)
 
@@ -149,6 +150,8 @@ class TrioThread:
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         self._stop = trio.Event()
+        if self._stop_requested.is_set():
+            self._stop.set()
         async with trio.open_nursery() as self._calls:
             await self._serve(lambda: self._started.set_result(None), self._stop)
             self._calls.cancel_scope.cancel()
@@ -257,6 +260,7 @@ class TrioThread:
         return limited(self._finished, STOP, f"{self._title} did not stop within {STOP:g} s")
 
     def _request_stop(self) -> None:
+        self._stop_requested.set()
         if self._stop is not None and self._token is not None:
             with suppress(trio.RunFinishedError):  # it ended on its own in between
                 self._token.run_sync_soon(self._stop.set)

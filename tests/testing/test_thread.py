@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -164,6 +164,26 @@ def test_a_thread_that_hangs_is_given_up_with_what_was_waited_for(running: TrioT
         running.stop()
     free.set()
     assert stuck.result(5) is None
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_start_that_is_given_up_before_its_loop_runs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up, run = threading.Event(), trio.run
+
+    def late(main: Callable[[], Awaitable[None]]) -> None:
+        assert given_up.wait(20)
+        run(main)
+
+    async def idle(started: Started, stop: trio.Event) -> None:
+        await stop.wait()
+
+    monkeypatch.setattr(trio, "run", late)
+    made = TrioThread(idle, "it")
+    with pytest.raises(NatsproxyError, match=r"it did not start within 0\.05 s"):
+        made.start()
+    given_up.set()
+    made._thread.join(20)
+    assert not made._thread.is_alive()
 
 
 @pytest.mark.usefixtures("hasty")
