@@ -53,7 +53,7 @@ class Greeted:
 class Closed:
     """A connection ended.
 
-    cause: one of the short names in `session/close_reasons.py`.  detail: a sentence, where the cause
+    cause: one of the short names in `close_reasons.py`.  detail: a sentence, where the cause
     alone does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since
     the accept.  error: the -ERR with which the server closed.  client: its address.  name, user: of its
     CONNECT.  user_by: whose word the user is: "natsproxy" and "server" have accepted the login, the

@@ -19,6 +19,7 @@ import pytest
 import trio
 from click.testing import CliRunner
 
+from natsproxy import close_reasons
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
 from natsproxy.config.settings import OPTIONS, ProxySettings, proxy_settings
@@ -32,7 +33,6 @@ from natsproxy.rules.file.parser import load, parse_rules
 from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Kind
-from natsproxy.session import close_reasons
 from tests.admin.kit import running
 from tests.kit.servers import NatsServer
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from natsproxy import close_reasons
 from natsproxy.addresses import split_host_port
 from natsproxy.events import Closed
 from natsproxy.net.relay import Relay
 from natsproxy.protocol import errors
 from natsproxy.protocol.errors import ErrorKind, classify
-from natsproxy.session import close_reasons
 from natsproxy.session.values import FROM_CLIENT, TO_CLIENT
 
 REASONS: Final = {

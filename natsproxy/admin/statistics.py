@@ -15,13 +15,13 @@ from typing import Final
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.slices import sliced
 from natsproxy.errors import place_of
 from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
-from natsproxy.session import close_reasons
 from natsproxy.session.values import Traffic
 from natsproxy.units import MICROSECOND, MILLISECOND, SECOND
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
+from natsproxy import close_reasons
 from natsproxy.check.base import Check
 from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, Consumer, History, Moment, Table
 from natsproxy.check.statement import Proof
@@ -23,7 +24,6 @@ from natsproxy.protocol.jetstream import (
     pull_request,
 )
 from natsproxy.protocol.subjects import matches
-from natsproxy.session import close_reasons
 from natsproxy.units import SECOND, short_duration
 from natsproxy.wire.ops import C2S, Op
 

@@ -6,10 +6,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
+from natsproxy import close_reasons
 from natsproxy.check.base import Check
 from natsproxy.check.history import DELIVERIES, Connection, History, Moment, Table
 from natsproxy.check.statement import Proof
-from natsproxy.session import close_reasons
 from natsproxy.units import short_duration
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from natsproxy import close_reasons
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import FORGOT, Check
 from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, History, Moment, Request, Table
 from natsproxy.check.statement import Proof
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import PublishAck, publish_ack
-from natsproxy.session import close_reasons
 from natsproxy.units import short_duration
 from natsproxy.wire.ops import C2S, Op
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address, split_host_port
 from natsproxy.capture.format import records
 from natsproxy.config.endpoints import Listener
@@ -41,7 +42,6 @@ from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
 from natsproxy.protocol.template import name_template
 from natsproxy.rules.interface import Chain
-from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.session.values import NO_CERTIFICATE, Budget, Emit, End, Hooks, Identity, Send
 from natsproxy.wire.ops import S2C

@@ -27,13 +27,13 @@ from typing import Final
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import split_host_port
 from natsproxy.config.settings import ProxySettings
 from natsproxy.net.clock import now_ns
 from natsproxy.net.opening import OpeningFailed
 from natsproxy.net.relay import Relay
 from natsproxy.protocol.errors import STALE
-from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.units import format_duration
 from natsproxy.wire.ops import C2S

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import WILDCARDS, Address, is_ip
 from natsproxy.config.endpoints import SCHEMES, Listener
 from natsproxy.config.settings import ProxySettings
@@ -23,7 +24,6 @@ from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
-from natsproxy.session import close_reasons
 from natsproxy.session.values import Identity, SessionSettings
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -62,7 +62,7 @@ class Accepted(NamedTuple):
 
 
 class OpeningFailed(Exception):
-    """A client leg could not be opened.  cause: of `session/close_reasons.py`; the text is the reason."""
+    """A client leg could not be opened.  cause: of `close_reasons.py`; the text is the reason."""
 
     def __init__(self, cause: str, reason: str) -> None:
         super().__init__(reason)

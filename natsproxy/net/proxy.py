@@ -17,6 +17,7 @@ from typing import Final
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.format import records
 from natsproxy.config.endpoints import Listener
@@ -40,7 +41,6 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.model.rule import Rule
-from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.session.values import Identity, SessionSettings
 from natsproxy.units import MIB

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.capture.format import records
 from natsproxy.capture.format.records import Item, OpenRecord
 from natsproxy.config.recording import RecordSettings
@@ -23,7 +24,6 @@ from natsproxy.net.live_blocks import LiveBlocks, Look
 from natsproxy.net.plane_interface import Plane
 from natsproxy.net.recorder import Recorder
 from natsproxy.net.relay import Relay
-from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.session.values import End
 from natsproxy.wire.frames import NO_LIMIT

@@ -16,6 +16,7 @@ from typing import Any
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.net.client_users import Check
@@ -29,7 +30,6 @@ from natsproxy.net.plane_interface import Plane, PlaneConnection
 from natsproxy.net.tcp import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
-from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.session import Session

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from natsproxy import close_reasons
 from natsproxy.capture.filter.redact import redact_frames
 from natsproxy.protocol.patternset import PatternSet
-from natsproxy.session import close_reasons
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.login import client_info, lame_duck
 from natsproxy.session.phase import OVER, Phase

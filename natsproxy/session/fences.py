@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from natsproxy.session import close_reasons
+from natsproxy import close_reasons
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import OVERHEAD
 from natsproxy.session.phase import Lifecycle, Phase

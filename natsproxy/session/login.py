@@ -22,13 +22,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from natsproxy import close_reasons
 from natsproxy.events import Greeted
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS, Connect, parse_connect
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
 from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
 from natsproxy.rules.interface import Decision
-from natsproxy.session import close_reasons
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import Final, NamedTuple
 
+from natsproxy import close_reasons
 from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import Firing
 from natsproxy.protocol.errors import err_frame
@@ -23,7 +24,6 @@ from natsproxy.rules.interface import (
     SubscriptionCheck,
 )
 from natsproxy.rules.model.verdicts import Close, Cut
-from natsproxy.session import close_reasons
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.outbox import PLAIN

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from operator import add
 from typing import Any, Final
 
+from natsproxy import close_reasons
 from natsproxy.capture.filter.redact import redact_frames
 from natsproxy.protocol.errors import (
     AUTHORIZATION,
@@ -33,7 +34,6 @@ from natsproxy.protocol.errors import (
     err_text,
 )
 from natsproxy.rules.interface import BatchResult, Chain, Decision
-from natsproxy.session import close_reasons
 from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.control import Control
 from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames

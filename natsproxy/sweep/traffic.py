@@ -21,6 +21,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import CloseRecord, Flags, Frames, OpenRecord
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
@@ -31,7 +32,6 @@ from natsproxy.protocol.jetstream import ACK_PREFIX
 from natsproxy.protocol.meaning import INBOX
 from natsproxy.protocol.template import name_template
 from natsproxy.replay.diff.compared_frame import group_of
-from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.config.endpoints import Listener, Server, read_listener, read_server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
@@ -25,7 +26,6 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.reader import Place
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
-from natsproxy.session import close_reasons
 from natsproxy.testing.faults import Fault
 from natsproxy.testing.frame_log import FrameFilter, FrameLog, SeenFrame, WaitTimeout
 from natsproxy.testing.thread import TrioThread, refuse_in_loop

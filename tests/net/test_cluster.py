@@ -17,11 +17,11 @@ from nats.aio.msg import Msg
 from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
+from natsproxy import close_reasons
 from natsproxy.config.endpoints import Listener, read_upstream
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
-from natsproxy.session import close_reasons
 from natsproxy.units import SECOND
 from tests.kit.cluster import Cluster, cluster
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
@@ -25,7 +26,6 @@ from natsproxy.net.leg import Leg
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 

@@ -13,13 +13,13 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Listener, Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.proxy import Proxy
-from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from tests.kit.servers import NatsServer
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.admin.statistics import Statistics
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.read.frames import read_frames
@@ -18,7 +19,6 @@ from natsproxy.net.live_blocks import LiveBlocks
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.session import Session

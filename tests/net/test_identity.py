@@ -18,6 +18,7 @@ import pytest
 import trio
 import trio.testing
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.filter.recording_filter import Selection
 from natsproxy.capture.read.frames import read_frames
@@ -31,7 +32,6 @@ from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.relay import Relay
 from natsproxy.protocol.credentials import Credentials, KeyPair, read_credentials
-from natsproxy.session import close_reasons
 from natsproxy.session.values import Identity
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import C2S, Direction, Op

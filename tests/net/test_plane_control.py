@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
@@ -23,7 +24,6 @@ from natsproxy.net.recorder import Recorder
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.session.values import SessionSettings
 from natsproxy.wire.ops import C2S, S2C, Direction

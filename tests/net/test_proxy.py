@@ -19,6 +19,7 @@ import trio
 from click.testing import CliRunner
 from nats.errors import NoRespondersError
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
@@ -28,7 +29,6 @@ from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
-from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.session.values import UNLIMITED_WORK, Action, WorkLimit
 from natsproxy.units import SECOND

@@ -15,6 +15,7 @@ import pytest
 import trio
 import trio.testing
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import OpenRecord
 from natsproxy.capture.read.reader import open_capture
@@ -27,7 +28,6 @@ from natsproxy.protocol.proxy_header import write
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.units import SECOND
 from tests.kit.servers import NatsServer, executable
 

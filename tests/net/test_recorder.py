@@ -14,6 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, GapRecord, Note, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
@@ -27,7 +28,6 @@ from natsproxy.net.admission import Admission
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.recorder import Recorder
-from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S
 from tests.kit.captures import legs
 from tests.kit.disks import Disk

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.records import OpenRecord
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.recording import RecordSettings
 from natsproxy.events import Closed, Opened
-from natsproxy.session import close_reasons
 from tests.benchmarks import bench_storm
 from tests.kit.servers import NatsServer
 from tests.kit.stage import INFO, receive, stage

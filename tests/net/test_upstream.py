@@ -17,7 +17,7 @@ import trio
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from natsproxy import bounded
+from natsproxy import bounded, close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import CloseRecord, Frames, OpenRecord, Preamble
 from natsproxy.capture.read.reader import open_capture
@@ -36,7 +36,6 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from tests.kit.servers import NatsServer
 
 MS = 1_000_000

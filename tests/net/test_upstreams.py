@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Item, OpenRecord
 from natsproxy.config.endpoints import Listener, Server
@@ -32,7 +33,6 @@ from natsproxy.protocol.info import Info
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND, SECOND
 
 LIMIT = 20.0  # seconds

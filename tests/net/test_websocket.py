@@ -15,6 +15,7 @@ import pytest
 import trio
 from websockets.frames import Opcode
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.capture.format.records import Frames, OpenRecord
 from natsproxy.capture.read.reader import open_capture
@@ -24,7 +25,6 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials
-from natsproxy.session import close_reasons
 from natsproxy.session.values import Identity, SessionSettings
 from natsproxy.units import MIB
 from tests.kit.node import run_node

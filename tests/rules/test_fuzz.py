@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from natsproxy import close_reasons
 from natsproxy.capture.format import records
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.errors import ConfigError
@@ -19,7 +20,6 @@ from natsproxy.events import Firing
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S, S2C, Direction
 from tests.session.playbook import Playbook
 

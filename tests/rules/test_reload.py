@@ -7,12 +7,12 @@ import json
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.subscription_check import LEAST
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.session.values import WorkLimit
 from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import frames

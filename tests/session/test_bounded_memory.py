@@ -6,10 +6,11 @@ import tracemalloc
 
 import pytest
 
+from natsproxy import close_reasons
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons, subscriptions
+from natsproxy.session import subscriptions
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C
 from tests.session.playbook import CONNECT, INFO, Playbook

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.records import Flags, Frames
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.session.values import FROM_CLIENT, TO_SERVER, End
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from tests.session.playbook import CONNECT, INFO, Playbook

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from natsproxy import close_reasons
 from natsproxy.rules.interface import Decision, LinkConditions
-from natsproxy.session import close_reasons
 from natsproxy.session.fences import Fences
 from natsproxy.session.values import End
 from natsproxy.wire.ops import C2S, S2C, Op

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.records import Flags
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials, KeyPair
-from natsproxy.session import close_reasons
 from natsproxy.session.login import clears_subscriptions, client_info, info_of, other_protocol, why_unusable
 from natsproxy.session.values import Certificate, Identity, SessionSettings
 from natsproxy.wire.ops import C2S, Op

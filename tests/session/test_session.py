@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproxy import close_reasons
 from natsproxy.capture.format.records import Flags
 from natsproxy.events import Greeted, Notice
 from natsproxy.rules.interface import Decision, EmptyChain, LinkConditions
 from natsproxy.rules.model.verdicts import Close
-from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.session.values import End, Send, SessionSettings
 from natsproxy.wire import encode

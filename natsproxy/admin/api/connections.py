@@ -12,13 +12,13 @@ from itertools import islice
 from math import isfinite
 from typing import Any, Final
 
+from natsproxy import close_reasons
 from natsproxy.admin.api import times
 from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
 from natsproxy.net.relay import Relay
-from natsproxy.session import close_reasons
 from natsproxy.session.control import Control
 from natsproxy.wire.ops import C2S, S2C
 

@@ -12,12 +12,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from natsproxy import __version__
+from natsproxy import __version__, close_reasons
 from natsproxy.addresses import Address
 from natsproxy.admin.monitor.go_values import timestamp, uptime
 from natsproxy.admin.monitor.process import resident_bytes
 from natsproxy.admin.monitor.server import MonitoredServer
-from natsproxy.session import close_reasons
 from natsproxy.session.values import FROM_CLIENT, TO_CLIENT
 from natsproxy.units import SECOND
 

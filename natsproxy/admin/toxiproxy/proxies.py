@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import MAX_PORT, Address, address_of
 from natsproxy.admin.managed import ManagedProxy, ProxyCollection
 from natsproxy.admin.toxiproxy.go_json import (
@@ -31,7 +32,6 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.rule_book import RuleBook
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.session import close_reasons
 
 _FIELDS: Final[Mapping[str, Read]] = {"name": text, "listen": text, "upstream": text, "enabled": boolean}
 

@@ -60,7 +60,7 @@ class OpenRecord(NamedTuple):
 
 
 class CloseRecord(NamedTuple):
-    """A connection ended; cause: one of `session/close_reasons.py`."""
+    """A connection ended; cause: one of `close_reasons.py`."""
 
     conn: int
     t: int

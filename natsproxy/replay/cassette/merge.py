@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from natsproxy import close_reasons
 from natsproxy.capture.filter.filters import NO_FILTERS, Filters
 from natsproxy.capture.filter.recording_filter import RecordingFilter, Selection
 from natsproxy.capture.filter.redact import Secrets
@@ -25,7 +26,6 @@ from natsproxy.errors import CaptureError
 from natsproxy.replay.cassette.cassette_file import beside, replace
 from natsproxy.replay.conversation.steps import Event, Step, walk
 from natsproxy.replay.server_playback.new_episodes import Addition
-from natsproxy.session import close_reasons
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
 
+from natsproxy import close_reasons
 from natsproxy.bounded import BoundedDict
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.errors import CaptureError
@@ -20,7 +21,6 @@ from natsproxy.replay.conversation.exchanges import Effect, RecordedConnection, 
 from natsproxy.replay.conversation.frame_kind import POLLS, FrameKind, kind_of, share_of
 from natsproxy.replay.conversation.steps import Began, Ended, Event, Step
 from natsproxy.replay.conversation.stored_messages import StoredMessages
-from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S, Op
 
 _BY_SERVER: Final = frozenset(

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
+from natsproxy import close_reasons
 from natsproxy.capture.filter.filters import NO_FILTERS, Filters
 from natsproxy.capture.filter.scrub import Scrubber
 from natsproxy.capture.format import records
@@ -26,7 +27,6 @@ from natsproxy.capture.read.runs import CaptureRun
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.errors import CaptureError, ConfigError, ProtocolError
 from natsproxy.replay.conversation.match_options import Given, read
-from natsproxy.session import close_reasons
 from natsproxy.wire import parse
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
@@ -54,7 +54,7 @@ class Began(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A connection ended; cause: one of `session/close_reasons.py`."""
+    """A connection ended; cause: one of `close_reasons.py`."""
 
     conn: ConnectionId
     t: int

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.capture.read.frames import read_frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.tls import TlsSettings
 from natsproxy.errors import ConfigError
 from natsproxy.net.tls_contexts import for_client_legs
-from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
 from tests.kit.node import error_of_node
 from tests.kit.servers import NatsServer

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Server
 from natsproxy.config.settings import ProxySettings
-from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer
 from tests.net.tls.legs import between, running, settings

@@ -10,12 +10,12 @@ from dataclasses import replace
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.addresses import Address
 from natsproxy.config.endpoints import Server
 from natsproxy.config.tls import UpstreamTls
 from natsproxy.net import dial, health
 from natsproxy.net.tls_leg import TlsLeg
-from natsproxy.session import close_reasons
 from natsproxy.units import MILLISECOND, SECOND
 from tests.kit.authority import Authority
 from tests.kit.servers import NatsServer

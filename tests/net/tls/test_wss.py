@@ -12,10 +12,10 @@ import nats
 import pytest
 import trio
 
+from natsproxy import close_reasons
 from natsproxy.config.tls import TlsSettings, UpstreamTls
 from natsproxy.events import Closed, Event
 from natsproxy.log import LogFile, log_event, logger
-from natsproxy.session import close_reasons
 from tests.kit.authority import Authority
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from natsproxy import close_reasons
 from natsproxy.errors import ConfigError
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.session.session import Session
 from natsproxy.session.values import Action, End, Send, SessionSettings
 from natsproxy.wire.ops import C2S, S2C

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from natsproxy import close_reasons
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session import close_reasons
 from natsproxy.wire.ops import C2S, S2C
 from tests.rules.kit import MS, S, Wire
 from tests.session.playbook import Playbook

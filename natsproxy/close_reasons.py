@@ -1,4 +1,7 @@
-"""Reasons why connections end: short names, the same in logs and captures."""
+"""Reasons why connections end: short names, the same in events, logs and captures.
+
+Session, listener, limits, recorder and operators all end connections, each for reasons of its own.
+"""
 
 from __future__ import annotations
 
