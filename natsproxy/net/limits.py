@@ -34,7 +34,7 @@ from natsproxy.net.clock import now_ns
 from natsproxy.net.opening import OpeningFailed
 from natsproxy.net.relay import Relay
 from natsproxy.protocol.errors import STALE
-from natsproxy.session.control import Control
+from natsproxy.session.session import Session
 from natsproxy.units import format_duration
 from natsproxy.wire.ops import C2S
 
@@ -139,7 +139,7 @@ class Limits:
                 time = format_duration(settings.idle_timeout)
                 detail = f"the client sent nothing in {time}"
                 relay.control(
-                    partial(Control.expel, error=STALE.text, cause=close_reasons.IDLE, detail=detail)
+                    partial(Session.expel, error=STALE.text, cause=close_reasons.IDLE, detail=detail)
                 )
 
 

@@ -41,7 +41,7 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.interface import Chain, EmptyChain
 from natsproxy.rules.model.rule import Rule
-from natsproxy.session.control import Control
+from natsproxy.session.session import Session
 from natsproxy.session.values import Identity, SessionSettings
 from natsproxy.units import MIB
 
@@ -180,7 +180,7 @@ class Proxy:
         with trio.move_on_after(limit):
             relays = list(self.relays.values())
             for relay in relays:
-                relay.control(Control.lame_duck)
+                relay.control(Session.lame_duck)
             if answers:
                 with trio.move_on_after(limit / 2):
                     await self._answered(relays)
@@ -189,7 +189,7 @@ class Proxy:
                 if first:
                     await trio.sleep(_DRAIN_PAUSE)
                 for relay in relays[first : first + step]:
-                    relay.control(partial(Control.drain, answers=answers))
+                    relay.control(partial(Session.drain, answers=answers))
             await self.connections.wait_closed()
         for relay in list(self.relays.values()):
             relay.kill(close_reasons.DRAINED, "the drain deadline passed")
@@ -309,19 +309,19 @@ class Proxy:
 
         on: False to let them pass again.  Raises KeyError where there is no such connection.
         """
-        self.relays[conn].control(partial(Control.suspend, on=on))
+        self.relays[conn].control(partial(Session.suspend, on=on))
 
     def pause(self, conn: int, lasts: int | None) -> None:
         """Read nothing from both sides of a connection, for so long (ns); None: until 0 is asked for.
 
         Raises KeyError where there is no such connection.
         """
-        self.relays[conn].control(partial(Control.pause, lasts=lasts))
+        self.relays[conn].control(partial(Session.pause, lasts=lasts))
 
     def send_held(self) -> None:
         """Send the frames that rules hold back; those of rules in force go on to be held."""
         for relay in list(self.relays.values()):
-            relay.control(Control.send_held)
+            relay.control(Session.send_held)
 
     async def ask_client(self, conn: int) -> bool:
         """Send the client of a connection a PING and wait for its PONG, as long as the caller lets it.

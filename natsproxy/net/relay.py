@@ -30,7 +30,6 @@ from natsproxy.net.plane_interface import Plane, PlaneConnection
 from natsproxy.net.tcp import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
-from natsproxy.session.control import Control
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.session import Session
 from natsproxy.session.values import (
@@ -204,17 +203,17 @@ class Relay:
         return self.session.runner.chain is chain or self.session.over
 
     @error_boundary
-    def control(self, act: Callable[[Control, int], None]) -> None:
-        """Let an operator act on the connection.  act: is given the time (ns)."""
+    def control(self, act: Callable[[Session, int], None]) -> None:
+        """Let an operator act on the connection: a command of `Session`, given the time (ns)."""
         self._catch_up()
-        act(self.session.control, now_ns())
+        act(self.session, now_ns())
         self._perform(self.session.take_actions())
 
     @error_boundary
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that have no answer yet."""
         self._catch_up()
-        return self.session.control.requests()
+        return self.session.requests()
 
     async def barrier(self) -> None:
         """Wait until we and the server have handled all that the client has sent so far."""
@@ -242,7 +241,7 @@ class Relay:
             heard = True
             done.set()
 
-        self.control(lambda control, now: control.ask(now, answered))
+        self.control(lambda session, now: session.ask(now, answered))
         await done.wait()
         return heard
 

@@ -1,7 +1,7 @@
 """One connection: its two directions, its fences, PINGs and subscriptions, and who its peers are.
 
-Each part owns its state, and is created here.  The session, the rules (`rule_runner.py`), the login and the
-operator's control work on these parts.  Rules see the connection as their `View`.
+Each part owns its state, and is created here.  The session, the rules (`rule_runner.py`) and the login work
+on these parts.  Rules see the connection as their `View`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.session.values import Actions, Budget, Certificate, SessionSettings
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C, Direction
-from natsproxy.wire.scanner import Interest, Scanner, byte_table
+from natsproxy.wire.scanner import Interest, Scanner
 
 _NOTHING = Interest()
 
@@ -24,9 +24,8 @@ _NOTHING = Interest()
 class ProxiedConnection:
     """The parts of one connection, and what is known of its peers.
 
-    pipes: the two directions, c2s first.  awaited: the reply subjects of requests that have no answer yet, as
-    the scanners keep them.  conn, ordinal: its number, in events and records, and among the accepted
-    connections.  key: its name in rules and reports.  connect: the last CONNECT of the client,
+    pipes: the two directions, c2s first.  conn, ordinal: its number, in events and records, and among the
+    accepted connections.  key: its name in rules and reports.  connect: the last CONNECT of the client,
     or the defaults before it.  info: the last INFO of the server.  last_connect, last_info: the same as
     frames.  server_error: the text of an -ERR with which the server closes, "" for none.  subs: the live
     subscriptions by sid.
@@ -54,7 +53,6 @@ class ProxiedConnection:
         self.server_error = ""
         self.actions = Actions()
         self.secrets = Secrets()
-        self.awaited = byte_table()
         context = PipeContext(settings, conn, record, budget, self.secrets, self.actions)
         self.pipes = self._pipe(C2S, context), self._pipe(S2C, context)
         shut = settings.identity is not None and settings.identity.asks
@@ -73,7 +71,6 @@ class ProxiedConnection:
             hold=0 if direction == C2S else context.settings.frame_hold_limit,
             buffer_limit=context.settings.rule_buffer,
         )
-        scanner.awaited = self.awaited
         return DirectionPipe(direction, scanner, context)
 
     # -- the client

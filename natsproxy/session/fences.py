@@ -39,7 +39,7 @@ class Fence:
     position: of the c2s pipe, after the PING.  cost: the bytes charged for it until its PONG.  answer: frames
     for the client.  then: callbacks, given the time.  end: the cause and detail with which the connection
     ends there.  deadline: the time (ns) at which a fence with an `end`, or one of a suspended connection,
-    passes without its PONG.  drains: the end is a drain's, and waits for unanswered requests (`control.py`).
+    passes without its PONG.  drains: the end is a drain's, and waits for unanswered requests.
     suspended: it has only answers, and they go out at the deadline at the latest.
     """
 

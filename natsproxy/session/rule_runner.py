@@ -160,16 +160,6 @@ class RuleRunner:
         self.next_due = min((time for time in times if time is not None), default=None)
         self.emit_fired()
 
-    def suspend(self, now: int, *, on: bool) -> None:
-        """Drop all messages of both directions from the next frame on, or pass them again."""
-        self.suspended = on
-        self.update_conditions(now)
-
-    def pause(self, now: int, *, until: int) -> None:
-        """Stop reading from both sides until then (ns)."""
-        self.paused_until = until
-        self.update_conditions(now)
-
     def emit_fired(self) -> None:
         """Emit the firings that belong to no frame, or to several."""
         fired = self.rules.fired
@@ -334,7 +324,7 @@ class RuleRunner:
             if frame.op == Op.PING and passes:
                 self._fences.client_ping()
             elif frame.reply and not passes:  # no server will answer it
-                self._connection.awaited.pop(frame.reply, None)
+                self._subscriptions.awaited.pop(frame.reply, None)
             elif frame.op == Op.SUB:
                 self._subscriptions.decided(frame, passes, upstream, now)
         elif frame.op in (Op.MSG, Op.HMSG):

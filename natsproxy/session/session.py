@@ -10,7 +10,10 @@ Theory
    and its first PONG (`login.py`); bytes that cannot be framed are not forwarded, unless configured: the
    client gets the error that nats-server would send, at the same place.
 4. The end of the client's stream is forwarded to the server, which then ends its own.  The end of the
-   server's stream ends the connection, after the frames that still wait for the client.
+   the server's stream ends the connection, after the frames that still wait for the client.
+5. In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the point at which
+   the server has processed all bytes of the client.  After that the connection stays open until no request
+   is unanswered; the caller has the deadline.
 """
 
 from __future__ import annotations
@@ -35,9 +38,8 @@ from natsproxy.protocol.errors import (
 )
 from natsproxy.rules.interface import BatchResult, Chain, Decision
 from natsproxy.session.connection import ProxiedConnection
-from natsproxy.session.control import Control
 from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames
-from natsproxy.session.login import Login
+from natsproxy.session.login import Login, client_info, lame_duck
 from natsproxy.session.phase import (
     AFTER_CONNECT,
     FIRST_STOPPED,
@@ -48,7 +50,7 @@ from natsproxy.session.phase import (
     PhaseEvent,
     PipeEvent,
 )
-from natsproxy.session.rule_runner import RuleRunner
+from natsproxy.session.rule_runner import NEVER, RuleRunner
 from natsproxy.session.subscriptions import MOST_REFUSED
 from natsproxy.session.values import (
     NO_CERTIFICATE,
@@ -90,7 +92,6 @@ class Session:
 
     connection: its parts, and what is known of its peers.  pipes: its two directions, c2s first; a relay
     reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: applies the rules.
-    control: the operator's commands.
     conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
     records are made from the start.  hooks: the functions of the proxy that it calls.
     """
@@ -114,7 +115,6 @@ class Session:
         )
         self.pipes = connection.pipes
         self.runner = RuleRunner(connection, chain, now)
-        self.control = Control(connection, self.runner)
         self._lifecycle = connection.lifecycle
         self._fences = connection.fences
         self._subscriptions = connection.subscriptions
@@ -182,7 +182,7 @@ class Session:
         facts = {"client": connection.address, "ordinal": connection.ordinal, "key": connection.key}
         return {
             "info": redact_frames(connection.last_info, S2C),
-            "connect": redact_frames(connection.last_connect, C2S),
+            "connect": self.redacted_connect,
             "subs": [
                 [sub.sid, sub.subject, sub.queue, sub.max, delivered(sub)] for sub in connection.subs.values()
             ],
@@ -201,6 +201,24 @@ class Session:
             if pipe.open is not None and pipe.records.on != on:
                 pipe.open.cut = True  # a record must not join bytes that were not adjacent
             pipe.records.on = on
+
+    def facts(self, now: int) -> dict[str, object]:
+        """Return the state for an operator: key, phase, whether suspended or paused."""
+        return {
+            "key": self.connection.key,
+            "phase": self._lifecycle.phase.name.lower(),
+            "suspended": self.runner.suspended,
+            "paused": now < self.runner.paused_until,
+        }
+
+    @property
+    def redacted_connect(self) -> bytes:
+        """The client's last CONNECT without its secrets; b"" if none came."""
+        return redact_frames(self.connection.last_connect, C2S)
+
+    def requests(self) -> frozenset[bytes]:
+        """Return the reply subjects of the client's requests that may still get an answer."""
+        return frozenset() if self.over else self._subscriptions.requests()
 
     def take_actions(self) -> list[Action]:
         """Return the actions since the last call."""
@@ -278,7 +296,7 @@ class Session:
             each.charge()
         if self.connection.secrets.alert:
             self._forget_secrets()
-        self.control.end_if_answered()
+        self._end_if_answered()
         return self.take_actions()
 
     def _forget_secrets(self) -> None:
@@ -713,7 +731,7 @@ class Session:
                 text = f"{pipe.direction.label}: a frame was not completed in time"
                 lifecycle.end(close_reasons.MID_FRAME, text)
         self._end_if_sent()
-        self.control.end_if_answered()  # a rule may have kept the last answer back until now
+        self._end_if_answered()  # a rule may have kept the last answer back until now
         return self.take_actions()
 
     def next_tick(self) -> int | None:
@@ -727,7 +745,74 @@ class Session:
         times += self._fences.deadlines()
         return min([time for time in times if time is not None], default=None)
 
-    # -- control
+    # -- control: an operator's commands return nothing, their actions are taken by `take_actions`
+
+    def suspend(self, now: int, *, on: bool) -> None:
+        """Drop all messages of both directions from the next frame on, or pass them again.
+
+        Both legs stay alive: PINGs are answered, by us where the server does not.  SUB, UNSUB, CONNECT, INFO
+        and -ERR pass: without them the two sides would stay out of sync.
+        """
+        self.runner.suspended = on
+        self.runner.update_conditions(now)
+
+    def pause(self, now: int, *, lasts: int | None) -> None:
+        """Stop reading from both sides for `lasts` ns; None: until resumed with 0."""
+        self.runner.paused_until = NEVER if lasts is None else now + lasts
+        self.runner.update_conditions(now)
+
+    def send_held(self, now: int) -> None:
+        """Send the frames that rules hold back, from the next tick on."""
+        for pipe in self.pipes:
+            pipe.outbox.make_due(now)
+
+    def expel(self, now: int, *, error: str, cause: str, detail: str) -> None:
+        """End the connection with an -ERR for the client, after the frame that is being sent to it."""
+        if not self.over:
+            self.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
+            self._lifecycle.end(cause, detail)
+
+    def ask(self, now: int, answered: Callable[[int], None]) -> None:
+        """Ask the client for a sign of life: send it a PING; call `answered` when its PONG comes.
+
+        Not before the client's first PONG: until then the PING waits.
+        """
+        if not self.over:
+            self.connection.client_pings.ask(answered, now)
+
+    def lame_duck(self, now: int) -> None:
+        """Send the client an INFO in lame duck mode, as a server that is shutting down does.
+
+        Only if the client accepts INFO at any time and has had its first PONG, and no rule handles INFO.
+        """
+        connection, pipe = self.connection, self.pipes[S2C]
+        takes_info = self.arrived and connection.connect.protocol > 0
+        if takes_info and not pipe.scanner.interest.need(Op.INFO, b""):
+            args = lame_duck(client_info(connection.last_info[len("INFO") :].strip(), connection.settings))
+            pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
+
+    def drain(self, now: int, *, answers: bool = True) -> None:
+        """End the connection once the server has processed all that the client has sent so far.
+
+        answers: wait until its requests are answered, too.
+        """
+        if self.over or self.pipes[C2S].unframed:
+            return
+        if self._lifecycle.shut:  # it has no answers to wait for
+            self._lifecycle.end(close_reasons.DRAINED, "natsproxy is shutting down")
+            return
+        fence = self._fences.fence(now)
+        # A fence that ends the connection for another cause keeps that cause.
+        fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
+        fence.drains = answers
+
+    def _end_if_answered(self) -> None:
+        """End a connection that waits for answers, if none is due and the last one has gone to the client."""
+        end, s2c = self._lifecycle.drained, self.pipes[S2C]
+        if end is not None and not (s2c.mid_frame or s2c.outbox.bytes or self.requests()):
+            self._lifecycle.end(*end)
+
+    # -- control: calls of the proxy
 
     def authenticated(self, refusal: str | None, now: int) -> list[Action]:
         """Handle the answer to `Authenticate`.  refusal: the reason, None if the client may log in."""

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from natsproxy.protocol.patternset import PatternSet
 from natsproxy.protocol.subjects import is_valid_subscribe
 from natsproxy.rules.interface import ConnectionRules, Decision, Subscription
 from natsproxy.session.direction import DirectionPipe
@@ -56,6 +57,7 @@ MOST_UNCERTAIN: Final = 4096
 """The most subscriptions of a connection that are kept though the server may have ended them."""
 MOST_REFUSED: Final = 16384
 """The most SUBs in a connection's table that the server may have refused without saying which."""
+_NONE: Final[PatternSet[None]] = PatternSet(())
 _NO_LIMIT: Final = 999_999_999  # the largest number that the server reads
 
 
@@ -175,9 +177,10 @@ class SubscriptionTable(dict[bytes, Subscription]):
 class Subscriptions:
     """Keeps the subscriptions of one connection in step with client, server and rules.
 
-    table: those that live.  tallies: deliveries by sid, of those that the scanner counts.  closed: sids that
-    were ended here, and whose messages may still come.  verbose: the client gets a +OK for each of its
-    frames, so those that answer injected frames are dropped.
+    table: those that live.  awaited: the reply subjects of requests that have no answer yet, as the scanners
+    keep them (`wire/awaited.py`).  tallies: deliveries by sid, of those that the scanner counts.  closed:
+    sids that were ended here, and whose messages may still come.  verbose: the client gets a +OK for each of
+    its frames, so those that answer injected frames are dropped.
     """
 
     __slots__ = (
@@ -187,6 +190,9 @@ class Subscriptions:
         "_our_oks",
         "_resubscribing",
         "_s2c",
+        "_subjects",
+        "_subjects_version",
+        "awaited",
         "closed",
         "table",
         "tallies",
@@ -197,6 +203,7 @@ class Subscriptions:
         self, pipes: tuple[DirectionPipe, DirectionPipe], fences: Fences, lifecycle: Lifecycle
     ) -> None:
         self.table = SubscriptionTable()
+        self.awaited = byte_table()
         self.tallies = byte_table()
         self.closed: dict[bytes, None] = {}  # an empty set takes 216 bytes, a dict 64
         self.verbose = True
@@ -205,6 +212,10 @@ class Subscriptions:
         self._c2s, self._s2c = pipes
         self._fences = fences
         self._lifecycle = lifecycle
+        self._subjects = _NONE
+        self._subjects_version = -1  # of the table whose subjects these are
+        for pipe in pipes:
+            pipe.scanner.awaited = self.awaited
         self.watch_ops()
 
     @property
@@ -226,6 +237,24 @@ class Subscriptions:
     def delivered(self, sub: Subscription) -> int:
         """Return how many messages went to the client on a subscription, as far as they were counted."""
         return self.tallies.get(sub.sid, max(0, sub.delivered))
+
+    def requests(self) -> frozenset[bytes]:
+        """Return the reply subjects of the client's requests that may still get an answer.
+
+        The client can get one only on a live subscription, so a subject that matches none is forgotten: the
+        client gave up.  A request whose reply subject a rule rewrites is not waited for either: `awaited` has
+        the client's subject, its answer comes on the server's, and cannot be matched.
+        """
+        awaited, table = self.awaited, self.table
+        if awaited and table.version != self._subjects_version:
+            self._subjects_version = table.version
+            self._subjects = PatternSet(
+                (sub.subject, None) for sub in table.values() if sub.upstream == sub.subject
+            )
+        for subject in tuple(awaited):
+            if not self._subjects.matches(subject):
+                del awaited[subject]
+        return frozenset(awaited)
 
     # -- what the scanners look out for
 

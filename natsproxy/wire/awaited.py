@@ -7,7 +7,7 @@ is wanted on account of the table.
 
 Subjects are compared byte for byte: the one that the client sends is noted, the one that the server sends is
 removed.  They differ where a rule rewrites reply subjects, and then an entry stays;
-`session/control.py` leaves such entries out.
+`session/subscriptions.py` leaves such entries out.
 
 Pulls and acknowledgements are not noted.  A pull may stay open for as long as its client likes, and its
 messages come on other subjects than its reply; a JetStream domain or an import may stand before its name.

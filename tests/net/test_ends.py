@@ -20,7 +20,7 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed
 from natsproxy.net.leg import Leg, LegLost
 from natsproxy.net.proxy import Proxy
-from natsproxy.session.control import Control
+from natsproxy.session.session import Session
 from tests.kit.servers import NatsServer
 
 TIMES = 20
@@ -319,7 +319,7 @@ async def test_a_drain_ends_connections_in_steps(monkeypatch: pytest.MonkeyPatch
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
     drained: list[int] = []
-    monkeypatch.setattr(Control, "drain", lambda *_, **options: drained.append(passes.count))
+    monkeypatch.setattr(Session, "drain", lambda *_, **options: drained.append(passes.count))
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     count = 2 * TIMES
     monkeypatch.setattr("natsproxy.net.proxy._DRAIN_STEP", count // 2)

@@ -19,7 +19,6 @@ from natsproxy.net.live_blocks import LiveBlocks
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.control import Control
 from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.session import Session
 from natsproxy.units import MILLISECOND
@@ -172,7 +171,7 @@ async def test_a_look_at_the_limits(break_first: Break) -> None:
 
 @pytest.mark.parametrize(
     ("where", "name"),
-    [(Session, "catch_up"), *((Control, name) for name in ("lame_duck", "requests", "drain"))],
+    [(Session, "catch_up"), *((Session, name) for name in ("lame_duck", "requests", "drain"))],
 )
 async def test_a_drain(where: type, name: str, break_first: Break) -> None:
     async def answer(server: trio.SocketStream) -> None:

@@ -75,7 +75,7 @@ def test_an_answer_goes_out_once_where_the_pong_comes_behind_the_deadline() -> N
     """A drain outlives the deadline of its fence."""
     play = ruled(DROP.replace("drop", "deny"))
     play.client(b"SUB _R.* 1\r\nPUB q _R.1 0\r\n\r\nPUB o.x 0\r\n\r\n")
-    play.session.control.drain(0)
+    play.session.drain(0)
     play.do(play.session.take_actions())
     play.at(10**12)
     assert play.to_client.count(b"-ERR") == 1
@@ -165,9 +165,9 @@ def test_messages_of_a_suspended_connection_count_where_the_server_has_a_limit()
     """The server ends the subscription without a message that came; the next SUB of the sid is a new one."""
     play = Playbook().greeted()
     play.client(b"SUB a 1\r\nUNSUB 1 1\r\n")
-    play.session.control.suspend(0, on=True)
+    play.session.suspend(0, on=True)
     play.server(b"MSG a 1 0\r\n\r\n")
-    play.session.control.suspend(0, on=False)
+    play.session.suspend(0, on=False)
     play.client(b"SUB b 1\r\n").server(b"MSG b 1 0\r\n\r\n" * 2)
     assert play.session.connection.subs[b"1"].subject == b"b"
     assert play.to_client == b"MSG b 1 0\r\n\r\n" * 2

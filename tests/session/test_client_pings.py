@@ -20,7 +20,7 @@ MSG = b"MSG a 1 4\r\nabcd\r\n"
 def ask(play: Playbook) -> list[int]:
     """Ask the client for a sign of life; return the list that gets the time of its answer."""
     answers: list[int] = []
-    play.session.control.ask(play.now, answers.append)
+    play.session.ask(play.now, answers.append)
     play.do(play.session.take_actions())
     return answers
 
@@ -130,7 +130,7 @@ def test_rules_about_pings_and_pongs_do_not_see_it() -> None:
 
 def test_a_suspended_client_is_asked_too() -> None:
     play = Playbook().greeted()
-    play.session.control.suspend(0, on=True)
+    play.session.suspend(0, on=True)
     answers = ask(play)
     play.client(b"PUB a 0\r\n\r\n" + PONG)
     assert (play.to_client, play.to_server, answers) == (PING, b"", [0])
@@ -140,7 +140,7 @@ def test_nobody_is_asked_at_the_end() -> None:
     play = Playbook().greeted()
     unanswered = ask(play)
     assert play.to_client == PING
-    play.session.control.expel(0, error="bye", cause="killed", detail="")
+    play.session.expel(0, error="bye", cause="killed", detail="")
     play.do(play.session.take_actions())
     assert (ask(play), play.to_client) == ([], b"-ERR 'bye'\r\n")
     play.session.dispose()

@@ -277,7 +277,7 @@ def test_a_drain_ends_a_client_that_is_being_checked() -> None:
     session = play(USERS).client(connect(user="ann"))
     passed: list[int] = []
     session.do(session.session.fence(passed.append, session.now))
-    session.session.control.drain(session.now)
+    session.session.drain(session.now)
     session.do(session.session.take_actions())
     assert passed
     assert session.to_server == b""

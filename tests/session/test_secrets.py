@@ -214,7 +214,7 @@ class _Observer:
         if ending == "rubbish":
             self.receive(C2S, b'"pass":"%s"}\r\nCONNECT {"pass":"%s"}\r\n' % (SECRET, SECRET), [])
         elif ending == "drained":
-            self.session.control.drain(self.now)
+            self.session.drain(self.now)
             self.do(self.session.take_actions())
         elif ending != "gone" and not self.session.over:
             self.do(self.session.eof(S2C if ending == "server" else C2S, self.now))

@@ -37,7 +37,7 @@ def deny(direction: Direction, frame: Frame, now: int) -> Decision | None:
 
 def test_a_suspended_connection_loses_messages_and_lives() -> None:
     play = Playbook().greeted()
-    play.session.control.suspend(0, on=True)
+    play.session.suspend(0, on=True)
     play.do(play.session.take_actions())
 
     play.client(b"PUB a 2\r\nhi\r\nPING\r\nSUB a 1\r\nPUB b 0\r\n\r\nPONG\r\n")
@@ -55,7 +55,7 @@ def test_a_suspended_connection_loses_messages_and_lives() -> None:
     play.nothing()
     play.client(b"PING\r\n").server(b"PONG\r\n")
     assert (play.to_server, play.to_client) == (b"PING\r\n", b"PONG\r\n")
-    play.session.control.suspend(0, on=False)
+    play.session.suspend(0, on=False)
     play.do(play.session.take_actions())
     assert play.client(b"PUB c 0\r\n\r\n").to_server == b"PUB c 0\r\n\r\n"
     assert play.server(b"MSG a 1 0\r\n\r\n").to_client == b"MSG a 1 0\r\n\r\n"
@@ -65,7 +65,7 @@ def test_the_client_of_a_suspended_connection_is_answered_behind_a_backlog() -> 
     """Its frames are read, and none is torn: those that pass wait for the server, the others are lost."""
     play = Playbook(queue_bytes=100_000, frame_hold_limit=0).greeted()
     play.client(b"PUB a 5\r\nwh")
-    play.session.control.suspend(0, on=True)
+    play.session.suspend(0, on=True)
     c2s = play.session.pipes[C2S]
     c2s.outbox.blocked = True
     assert play.to_server == b"PUB a 5\r\nwh"
@@ -86,7 +86,7 @@ def test_the_client_of_a_suspended_connection_is_answered_behind_a_backlog() -> 
 
     c2s.outbox.blocked = False
     assert play.at(play.now).to_server.startswith(b"ole\r\nSUB a 1\r\nSUB b 2\r\n")
-    play.session.control.suspend(0, on=False)
+    play.session.suspend(0, on=False)
     play.do(play.session.take_actions())
     play.client(b"PUB a 2\r\nhi\r\nPING\r\n").server(b"PONG\r\n")
     assert (play.to_server, play.to_client) == (b"PUB a 2\r\nhi\r\nPING\r\n", b"PONG\r\n")
@@ -97,7 +97,7 @@ def test_a_verbose_client_is_told_that_a_lost_message_is_good() -> None:
     play = Playbook()
     play.server(INFO).client(b'CONNECT {"verbose":true}\r\nPING\r\n').server(b"+OK\r\nPONG\r\n")
     assert (play.to_server, play.to_client)[1].endswith(b"+OK\r\nPONG\r\n")
-    play.session.control.suspend(0, on=True)
+    play.session.suspend(0, on=True)
     play.do(play.session.take_actions())
 
     play.client(b"SUB a 1\r\nPUB a 2\r\nhi\r\nPUB a 0\r\n\r\nPING\r\nSUB b 2\r\n")
@@ -117,7 +117,7 @@ def test_a_verbose_client_is_told_that_a_lost_message_is_good() -> None:
 def test_the_first_ping_of_a_client_is_the_servers_to_answer() -> None:
     """It asks whether the login is good, also where messages are lost from the start."""
     play = Playbook()
-    play.session.control.suspend(0, on=True)
+    play.session.suspend(0, on=True)
     play.do(play.session.take_actions())
     play.server(INFO).client(CONNECT + b"PING\r\n").at(1_000_000_000)
     assert play.to_client == INFO
@@ -203,7 +203,7 @@ def test_nothing_of_ours_goes_into_the_middle_of_a_frame() -> None:
     """It follows when the frame has ended, before the client's next one; so does the fence of a drain."""
     play = streaming()
     play.server(b"MSG a 1 1\r\ny\r\n")
-    play.session.control.drain(play.now)
+    play.session.drain(play.now)
     play.do(play.session.take_actions())
     assert play.to_client == b"MSG a 1 1\r\ny\r\n"
     play.nothing()
@@ -702,7 +702,7 @@ def test_drain_ends_where_everything_is_answered() -> None:
     """A shutdown waits for the answers to all that the client has sent."""
     play = Playbook().greeted()
     play.client(b"SUB a 1\r\nPUB a 1\r\nx\r\n")
-    play.session.control.drain(0)
+    play.session.drain(0)
     play.do(play.session.take_actions())
     assert play.to_server == b"SUB a 1\r\nPUB a 1\r\nx\r\n" + PING
 
@@ -717,10 +717,10 @@ def drained() -> Playbook:
     """A client with an inbox and two requests, whose connection is drained."""
     play = Playbook().greeted()
     play.client(b"SUB in.* 1\r\nPUB a in.1 1\r\nx\r\nHPUB b in.2 12 12\r\nNATS/1.0\r\n\r\n\r\n")
-    play.session.control.drain(0)
+    play.session.drain(0)
     play.do(play.session.take_actions())
     assert play.to_server.endswith(PING)
-    assert play.session.control.requests() == {b"in.1", b"in.2"}
+    assert play.session.requests() == {b"in.1", b"in.2"}
     return play
 
 
@@ -729,7 +729,7 @@ def test_drain_waits_for_the_answers_to_requests() -> None:
     play = drained()
     play.server(b"MSG in.1 1 1\r\nx\r\n" + PONG + b"MSG in.3 1 1\r\nx\r\n")
     play.client(b"PUB c in.4 0\r\n\r\n")
-    assert play.session.control.requests() == {b"in.2", b"in.4"}
+    assert play.session.requests() == {b"in.2", b"in.4"}
     play.server(b"HMSG in.2 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\nMSG in.4 1 90000\r\n" + b"x" * 80_000)
     assert play.end is None
 
@@ -750,7 +750,7 @@ def test_drain_waits_for_no_answer_without_a_subscription() -> None:
 
 def test_drain_without_answers_ends_at_its_fence() -> None:
     play = drained()
-    play.session.control.drain(0, answers=False)
+    play.session.drain(0, answers=False)
     play.do(play.session.take_actions())
     assert play.server(PONG).end is not None
 
@@ -768,8 +768,8 @@ def test_drain_of_a_silent_server_still_waits_for_answers() -> None:
 def test_drain_does_not_wait_for_requests_that_the_rules_denied() -> None:
     play = Playbook(OneRule(deny, PUBS)).greeted()
     play.client(b"SUB in.* 1\r\nPUB no in.1 1\r\nx\r\n")
-    assert not play.session.control.requests()
-    play.session.control.drain(0)
+    assert not play.session.requests()
+    play.session.drain(0)
     play.do(play.session.take_actions())
     assert play.server(PONG).end is not None
 
@@ -777,7 +777,7 @@ def test_drain_does_not_wait_for_requests_that_the_rules_denied() -> None:
 def test_drain_does_not_wait_for_pulls() -> None:
     play = Playbook().greeted()
     play.client(b"SUB in.* 1\r\nPUB $JS.API.CONSUMER.MSG.NEXT.S.C in.1 0\r\n\r\n")
-    play.session.control.drain(0)
+    play.session.drain(0)
     play.do(play.session.take_actions())
     assert play.server(PONG).end is not None
 

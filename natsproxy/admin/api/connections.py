@@ -19,7 +19,7 @@ from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, t
 from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
 from natsproxy.net.relay import Relay
-from natsproxy.session.control import Control
+from natsproxy.session.session import Session
 from natsproxy.wire.ops import C2S, S2C
 
 _PATH: Final = "/v1/proxies/{proxy}/connections"
@@ -105,7 +105,7 @@ def _facts(relay: Relay) -> dict[str, Any]:
         **session.connection.client(),
         "lang": connect.lang,
         "version": connect.version,
-        **session.control.facts(now_ns()),
+        **session.facts(now_ns()),
         "since": times.iso(relay.accepted.opened),
         "since_ns": times.wall(relay.accepted.opened),
         "subscriptions": len(session.connection.subs),
@@ -160,7 +160,7 @@ async def _get(call: ApiCall) -> dict[str, Any]:
     subs = islice(relay.session.connection.subs.values(), offset, offset + limit)
     return {
         **_facts(relay),
-        "connect": _connect(relay.session.control.connect),
+        "connect": _connect(relay.session.redacted_connect),
         "subs": [
             {
                 "sid": _text(sub.sid),
@@ -197,12 +197,12 @@ def _text(raw: bytes) -> str:
 async def _patch(call: ApiCall) -> dict[str, Any]:
     relay, body = _relay(call), call.body
     if "suspended" in body:
-        relay.control(partial(Control.suspend, on=body["suspended"]))
+        relay.control(partial(Session.suspend, on=body["suspended"]))
         call.tell("connection suspended" if body["suspended"] else "connection resumed", conn=relay.conn)
     if "paused" in body:
         paused = body["paused"]
         lasts = times.ns(paused, "paused") if isinstance(paused, str) else None if paused else 0
-        relay.control(partial(Control.pause, lasts=lasts))
+        relay.control(partial(Session.pause, lasts=lasts))
         call.tell("connection unpaused" if lasts == 0 else "connection paused", conn=relay.conn)
     return _facts(relay)
 
@@ -213,7 +213,7 @@ async def _close(call: ApiCall) -> Reply:
     detail = query["reason"] or "an operator closed it"
     if query["error"] is not None:
         error = query["error"]
-        relay.control(partial(Control.expel, error=error, cause=close_reasons.KILLED, detail=detail))
+        relay.control(partial(Session.expel, error=error, cause=close_reasons.KILLED, detail=detail))
     else:
         relay.kill(close_reasons.KILLED, detail, reset=query["reset"])
     return Reply(None, 204)
