@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any, Final, NamedTuple
 
+from natsproxy.protocol import gojson
 from natsproxy.protocol.redaction import without_seeds
 
+_ACCOUNT_KEY: Final = re.compile(r"A[A-Z2-7]{55}")
+_READ: Final[dict[str, type]] = {"sub": str, "name": str, "iss": str, "nats": dict}
 _MOST: Final = 256  # characters of a claim that are kept: names reach logs
 
 
@@ -18,6 +22,10 @@ class JwtUser(NamedTuple):
     name: str = ""
     account: str = ""
 
+    def names_account(self, account: str) -> bool:
+        """Tell whether `account` is its account, by its public key: names are for anybody to give."""
+        return account == self.account and _ACCOUNT_KEY.fullmatch(account) is not None
+
 
 NOBODY: Final = JwtUser()
 
@@ -25,8 +33,7 @@ NOBODY: Final = JwtUser()
 def claims_of(token: str) -> dict[str, Any]:
     """Return the claims of a JWT, whose signature is not checked.  Raises ValueError where it has none."""
     try:
-        _, payload, _ = token.split(".")
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        claims = json.loads(_payload(token))
     except (ValueError, RecursionError):
         raise ValueError("a JWT that is damaged") from None
     if not isinstance(claims, dict):
@@ -35,14 +42,19 @@ def claims_of(token: str) -> dict[str, Any]:
 
 
 def user_of(token: str) -> JwtUser:
-    """Return who a user's JWT is for; empty texts where it does not say so."""
+    """Return who a user's JWT is for, as the server reads it; empty texts where it does not say so."""
     try:
-        claims = claims_of(token)
+        claims = gojson.fill(_payload(token), _READ)
+        nats = gojson.fill_pairs(claims.get("nats", ()), {"issuer_account": str})
     except ValueError:
         return NOBODY
-    nats = claims.get("nats")
-    issuer = nats.get("issuer_account") if isinstance(nats, dict) else None  # of a signing key
-    return JwtUser(_text(claims.get("sub")), _text(claims.get("name")), _text(issuer or claims.get("iss")))
+    issuer = nats.get("issuer_account") or claims.get("iss")  # the former where a signing key is the issuer
+    return JwtUser(_text(claims.get("sub")), _text(claims.get("name")), _text(issuer))
+
+
+def _payload(token: str) -> bytes:
+    _, payload, _ = token.split(".")
+    return base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
 
 
 def _text(claim: object) -> str:

@@ -27,8 +27,8 @@ class ProxiedConnection:
     pipes: the two directions, c2s first.  conn, ordinal: its number, in events and records, and among the
     accepted connections.  key: its name in rules and reports.  connect: the last CONNECT of the client,
     or the defaults before it.  info: the last INFO of the server.  last_connect, last_info: the same as
-    frames.  server_error: the text of an -ERR with which the server closes, "" for none.  subs: the live
-    subscriptions by sid.
+    frames.  asked: the server's first INFO asked for a login.  server_error: the text of an -ERR with which
+    the server closes, "" for none.  subs: the live subscriptions by sid.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class ProxiedConnection:
         self.secured(certificate)
         self.key = self.alike = f"#{ordinal}"
         self.info = Info()
+        self.asked = False
         self.last_info = b""
         self.last_connect = b""
         self.server_error = ""
@@ -90,23 +91,36 @@ class ProxiedConnection:
         return {
             "name": self.connect.name,
             "user": self.connect.who,
-            "user_by": self._user_by() if self.connect.who else "",
+            "user_by": self.user_by,
             "account": self.info.remote_account or self.connect.jwt.account,
             "tls_subject": self.tls_subject,
         }
 
-    def _user_by(self) -> str:
-        """Return whose word the user is: that of "natsproxy", the "certificate", the "server", the "client".
+    @property
+    def user_by(self) -> str:
+        """Whose word the user is: that of "natsproxy", the "certificate", the "server", the "client"; or "".
 
-        The server's word is that it has accepted a login which names one user only.
+        The server's word is that it has accepted a login which names one user only, and has looked at it.
         """
+        if not self.connect.who:
+            return ""
         identity = self.settings.identity
         if identity is not None and identity.logs_in:
             if identity.clients == "certificate" and self.connect.user == identity.user_of(self.certificate):
                 return "certificate"
             return "natsproxy" if identity.clients == "users" else "client"
-        accepted = self.lifecycle.logged_in and self.info.auth_required and self.connect.claims_one_user
-        return "server" if accepted else "client"
+        return "server" if self._is_accepted() else "client"
+
+    def _is_accepted(self) -> bool:
+        """Tell whether the server has accepted the very user that CONNECT names."""
+        connect, info = self.connect, self.info
+        if not (self.lifecycle.logged_in and info.auth_required and connect.claims_one_user):
+            return False
+        if info.tls_verify:
+            # With verify_and_map the user is that of our certificate, and CONNECT is not looked at.
+            return connect.jwt.names_account(info.remote_account)
+        # With no_auth_user, an nkey or a JWT that the server has no use for is not looked at.
+        return self.asked or bool(connect.user)
 
     def login(self) -> dict[str, str]:
         """Return who the client is, for records: only what is known and verified.

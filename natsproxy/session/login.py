@@ -250,6 +250,7 @@ class Login:
     def _greeted(self, args: bytes, now: int) -> None:
         """Handle the first INFO: the nonce, and whether the server can be proxied."""
         connection = self._connection
+        connection.asked = connection.info.auth_required
         if connection.info.nonce:
             self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
         self.refusal = why_unusable(connection.info)

@@ -20,7 +20,10 @@ LIMIT = 20.0  # seconds
 OPERATOR = Operator()
 CREDS = OPERATOR.creds("orders")
 CLAIMS = read_claims(CREDS) or {}
+UNKNOWN = read_credentials(Operator().creds("root"))
+NKEY = UNKNOWN.key.public if UNKNOWN.key is not None else ""
 PASSWORDS = 'accounts { SHOP { users: [{ user: "ann", password: "a-pw" }] } }'
+ANONYMOUS = f"{PASSWORDS}\nno_auth_user: ann"
 pytestmark = pytest.mark.server
 
 
@@ -70,6 +73,9 @@ async def _talk(port: int, options: dict[str, str], *, signed: bool) -> None:
         pytest.param(PASSWORDS, {"user": "ann", "pass": "wrong"}, False, "ann", "client", id="refused"),
         pytest.param("", {"user": "ann", "pass": "a-pw"}, False, "ann", "client", id="nobody asks"),
         pytest.param("", {}, False, "", "", id="no user"),
+        pytest.param(ANONYMOUS, {"user": "ann", "pass": "a-pw"}, False, "ann", "server", id="beside nobody"),
+        pytest.param(ANONYMOUS, {"jwt": UNKNOWN.jwt}, False, "root", "client", id="JWT that nobody checks"),
+        pytest.param(ANONYMOUS, {"nkey": NKEY}, False, NKEY, "client", id="nkey that nobody checks"),
     ],
 )
 async def test_the_end_says_who_and_by_whose_word(

@@ -198,3 +198,10 @@ def test_any_jwt_is_read(jwt: str) -> None:
     """Whatever it holds: it may only say less."""
     found = user_of(jwt)
     assert all(isinstance(text, str) and len(text) <= 256 for text in found)
+
+
+def test_the_claims_of_a_jwt_are_those_that_the_server_reads() -> None:
+    """Whoever signs users for one account must not be able to show another: Go compares keys without case."""
+    claims = '{"sub":"UVICTIM","SUB":"UOWN","iss":"AVICTIM","Iss":"AOWN","name":"ann"}'
+    payload = base64.urlsafe_b64encode(claims.encode()).decode().rstrip("=")
+    assert user_of(f"e30.{payload}.c2ln") == ("UOWN", "ann", "AOWN")

@@ -20,8 +20,9 @@ from cryptography import x509
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Greeted
 from natsproxy.net.tls_leg import certificate_of
-from natsproxy.protocol.credentials import Credentials
+from natsproxy.protocol.credentials import Credentials, read_credentials
 from natsproxy.session.values import Identity
+from tests.kit.accounts import Operator
 from tests.kit.authority import Authority
 from tests.kit.node import run_node
 from tests.kit.servers import NatsServer
@@ -208,3 +209,29 @@ def test_the_order_of_the_names() -> None:
     del found["subject"]
     assert certificate_of(found) == ("URI:spiffe://x", ("a@b", "a.b", "spiffe://x"))
     assert certificate_of(None) == ("", ())
+
+
+OPERATOR = Operator()
+CREDS = read_credentials(OPERATOR.creds("orders"))
+
+
+@pytest.mark.parametrize("login", ["user", "JWT"])
+async def test_a_server_that_maps_the_certificate_of_the_proxy(authority: Authority, login: str) -> None:
+    """It accepts any user in CONNECT, so its word for one is none; a JWT of its operator it has checked."""
+    users = 'accounts { SHOP { users: [ { user: "proxy@example.com" } ] } }\n'
+    mode = ("verify: true", OPERATOR.config) if login == "JWT" else ("verify_and_map: true", users)
+    connect: dict[str, object] = {"verbose": False, "protocol": 1, "user": "root"}
+    with NatsServer(server_config(authority, "after INFO", mode[0]) + mode[1]) as real:
+        ours = {"cert": authority.client("proxy")}
+        async with between(authority, "plain", real, "after INFO", upstream_tls=ours) as one:
+            async with await trio.open_tcp_stream("127.0.0.1", one.address.port) as stream:
+                info = json.loads((await stream.receive_some()).partition(b" ")[2].partition(b"\r\n")[0])
+                if login == "JWT":
+                    del connect["user"]
+                    connect |= CREDS.connect_fields(info["nonce"])
+                await stream.send_all(b"CONNECT %b\r\nPING\r\n" % json.dumps(connect).encode())
+                got = b""
+                while b"INFO " not in got:  # the one that names the account
+                    got += await stream.receive_some()
+            closed = await one.closed()
+    assert (closed.user, closed.user_by) == (("orders", "server") if login == "JWT" else ("root", "client"))
