@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 PASSED: Final = "passed"
 """The action of a firing whose rule could not see the whole of a frame, and let it pass."""
@@ -18,6 +18,25 @@ WOULD_LIMIT: Final = "would limit"
 """The same of one that would hold, drop, refuse or answer the frame, since its sender is over a limit."""
 SHADOWED: Final = (WOULD_DENY, WOULD_LIMIT)
 """The actions of rules in shadow."""
+
+
+class Who(NamedTuple):
+    """A client, as far as it is known; unknown facts are empty.
+
+    client: its address.  name, user: of its CONNECT.  user_by: whose word the user is: "natsproxy" and
+    "server" have accepted the login, the "certificate" of the client names it, the "client" only says so.
+    account: the server's word, else that of the client's JWT.  tls_subject: of its certificate.
+    """
+
+    client: str = ""
+    name: str = ""
+    user: str = ""
+    user_by: str = ""
+    account: str = ""
+    tls_subject: str = ""
+
+
+UNKNOWN: Final = Who()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +74,8 @@ class Closed:
 
     cause: one of the short names in `close_reasons.py`.  detail: a sentence, where the cause
     alone does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since
-    the accept.  error: the -ERR with which the server closed.  client: its address.  name, user: of its
-    CONNECT.  user_by: whose word the user is: "natsproxy" and "server" have accepted the login, the
-    "certificate" of the client names it, the "client" only says so.  account: the server's word, else
-    that of the client's JWT.  tls_subject: of its certificate.  upstream: the address of its server, ""
-    where it had none.
+    the accept.  error: the -ERR with which the server closed.  upstream: the address of its server, ""
+    where it had none.  The others are those of `Who`.
     """
 
     t: int
@@ -94,6 +110,7 @@ class Firing:
     count: the frames of one read, or of a few reads in a row, that the event stands for (rewrites, constant
     delays, drops); the other fields are those of the first frame.
     also: ordinal, `m`, subject and op of each other frame, for drops only; `each` makes one firing of each.
+    who: the client of the connection, as it was known then.
     """
 
     t: int
@@ -112,6 +129,7 @@ class Firing:
     also: tuple[tuple[int, int, str, str], ...] = ()
     op: str = ""
     role: str = ""
+    who: Who = UNKNOWN
 
     @property
     def acted(self) -> bool:

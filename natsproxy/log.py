@@ -30,7 +30,7 @@ finally:
 
 from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
-from natsproxy.events import Closed, Event, Firing, Greeted, Notice, Opened, RecordingResumed
+from natsproxy.events import Closed, Event, Firing, Greeted, Notice, Opened, RecordingResumed, Who
 from natsproxy.printable import printable, wants_plain
 from natsproxy.units import SECOND
 
@@ -287,6 +287,10 @@ def _is_probe(opened: Opened | None, closed: Closed) -> bool:
     return left and (opened is not None or not closed.detail)
 
 
+def _client(who: Who | Closed) -> dict[str, str | None]:
+    return {name: getattr(who, name) or None for name in Who._fields}
+
+
 def log_event(log: Any, event: Event) -> None:
     """Write an event."""
     if isinstance(event, Opened):
@@ -307,12 +311,7 @@ def log_event(log: Any, event: Event) -> None:
             detail=event.detail or None,
             error=event.error or None,
             upstream=event.upstream if by_server else None,
-            client=event.client or None,
-            name=event.name or None,
-            user=event.user or None,
-            user_by=event.user_by or None,
-            account=event.account or None,
-            tls_subject=event.tls_subject or None,
+            **_client(event),
             seconds=round(event.duration / 1e9, 3),
             c2s_bytes=event.c2s_bytes,
             c2s_frames=event.c2s_frames,
@@ -336,6 +335,7 @@ def log_event(log: Any, event: Event) -> None:
             count=event.count,
             delay_ms=event.delay / 1e6 or None,
             detail=event.detail or None,
+            **_client(event.who),
         )
     elif isinstance(event, RecordingResumed):
         log.warning(

@@ -112,7 +112,7 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
     kernel = accepted.plain.tcp_info() or relay.kernel
     start = accepted.opened + epoch
     relay.catch_up()
-    traffic, connect, client = session.traffic(), session.connection.connect, session.connection.client()
+    traffic, connect, who = session.traffic(), session.connection.connect, session.connection.who
     ip, port = split_host_port(accepted.facts.peer)
     return ConnectionFacts(
         conn=relay.conn,
@@ -133,9 +133,9 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
         lang=connect.lang,
         version=connect.version,
         tls=("", "") if accepted.facts.tls is None else accepted.facts.tls.agreed,
-        user=client["user"],
-        user_by=client["user_by"],
-        account=client["account"],
+        user=who.user,
+        user_by=who.user_by,
+        account=who.account,
         upstream=str(relay.opened.get("upstream", "")),
     )
 

@@ -19,7 +19,7 @@ from natsproxy import close_reasons
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.slices import sliced
 from natsproxy.errors import place_of
-from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed
+from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed, Who
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session.values import Traffic
@@ -58,13 +58,24 @@ _KEPT: Final = 10_000  # connections that have ended: nats-server's default
 _LOOK: Final = 0.1  # seconds
 _MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action: bounded, since rules come and go
 _OTHERS: Final = ("(others)", "")
+_MOST_FIRED_BY: Final = 1_000  # of these with a user: bounded, since users come and go
+_CLAIMED: Final = "(claimed)"  # anybody may claim any name, and would fill the table
+_LONGEST_NAME: Final = 256
+
+
+def _label(who: Who) -> tuple[str, str]:
+    """Return user and account of a client for metrics."""
+    if who.user_by == "client":
+        return _CLAIMED, ""
+    return who.user[:_LONGEST_NAME], who.account[:_LONGEST_NAME]
 
 
 class Statistics:
     """The statistics of one proxy, from now on.
 
     started: the time of the start on the wall clock (ns).  causes: ended connections by the cause.  firings:
-    by rule and action.  delays: that rules added to frames.  gaps: of captures.  gap_frames: missing in them.
+    by rule and action.  fired_by: the same by user and account, too, where these are verified.  delays: that
+    rules added to frames.  gaps: of captures.  gap_frames: missing in them.
     steps: those of `Connections.observe`.  lateness: of a task that is due every 100 ms.
     closed: the last connections that have ended, oldest first.  report: takes a message about a bug here.
     """
@@ -75,6 +86,7 @@ class Statistics:
         self.started = time.time_ns()
         self.causes: Counter[str] = Counter(dict.fromkeys(close_reasons.ALL, 0))
         self.firings: Counter[tuple[str, str]] = Counter()
+        self.fired_by: Counter[tuple[str, str, str, str]] = Counter()
         self.delays = Durations()
         self.gaps = self.gap_frames = 0
         self.closed: deque[ConnectionFacts] = deque(maxlen=_KEPT)
@@ -102,6 +114,9 @@ class Statistics:
             pair = (event.rule, event.action)
             known = pair in self.firings or len(self.firings) < _MOST_FIRINGS
             self.firings[pair if known else _OTHERS] += event.count
+            whose = (*pair, *_label(event.who))
+            known = whose in self.fired_by or len(self.fired_by) < _MOST_FIRED_BY
+            self.fired_by[whose if known else (*_OTHERS, "", "")] += event.count
             if event.delay:
                 self.delays.observe(event.delay, event.count)
         elif isinstance(event, RecordingResumed):

@@ -100,9 +100,9 @@ def _show(one: dict[str, object], as_json: bool) -> None:
         return
     more = f"  x{one['count']}" if one["count"] != 1 else ""
     frame = printable(f"{one['op']} {one['subject']}".strip())
-    click.echo(
-        f"{one['time']}  #{one['conn']}  {one['direction']}  {one['rule']}: {one['action']}  {frame}{more}"
-    )
+    who = "".join(f" {printable(str(one[name]))}" for name in ("name", "user", "client") if one[name])
+    what = f"{one['rule']}: {one['action']}  {frame}{more}"
+    click.echo(f"{one['time']}  #{one['conn']}{who}  {one['direction']}  {what}")
 
 
 for command in (rules, connections, fault, capture):

@@ -341,7 +341,7 @@ class Connections:
             conn, now, end.cause, {**counts, "detail": end.detail, **session.connection.login()}
         )
         self._recording.close(conn, item, end.cause)
-        facts: dict[str, Any] = {**session.connection.client(), **counts}
+        facts: dict[str, Any] = {**session.connection.who._asdict(), **counts}
         self._emit(
             Closed(
                 now,
@@ -350,7 +350,6 @@ class Connections:
                 end.detail,
                 duration=now - accepted.opened,
                 error=session.connection.server_error,
-                client=accepted.facts.peer,
                 upstream=str(endpoint.address) if endpoint is not None else "",
                 **facts,
             )

@@ -80,7 +80,7 @@ class DeferredRecords:
 
 
 _AT_ONCE: Final = 64  # connections that begin to be recorded in one go
-_FIRING_FIELDS: Final = tuple(name for name in Firing.__slots__ if name != "also")
+_FIRING_FIELDS: Final = tuple(name for name in Firing.__slots__ if name not in ("also", "who"))
 
 
 class ProxyRecording:
@@ -158,6 +158,7 @@ class ProxyRecording:
         if self.active:
             for firing in event.each():
                 info: dict[str, Any] = {name: getattr(firing, name) for name in _FIRING_FIELDS}
+                info |= {name: fact for name, fact in firing.who._asdict().items() if fact}
                 self.record(records.FiringRecord(event.conn, event.t, info))
 
     def record_rules(self, text: str) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from natsproxy.events import Firing
+from natsproxy.events import Firing, Who
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.model.verdicts import Close
@@ -81,6 +81,11 @@ class View(Protocol):
     alike: str
     connect: Connect
     info: Info
+
+    @property
+    def who(self) -> Who:
+        """The client, for firings."""
+        ...
 
     @property
     def subs(self) -> Mapping[bytes, Subscription]:

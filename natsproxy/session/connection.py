@@ -7,6 +7,7 @@ on these parts.  Rules see the connection as their `View`.
 from __future__ import annotations
 
 from natsproxy.capture.filter.redact import Secrets
+from natsproxy.events import UNKNOWN, Who
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.session.direction import DirectionPipe, PipeContext
@@ -45,6 +46,8 @@ class ProxiedConnection:
         self.conn = conn
         self.ordinal = ordinal
         self.address = address
+        self._who = UNKNOWN
+        self._who_of: tuple[object, ...] = ()
         self.secured(certificate)
         self.key = self.alike = f"#{ordinal}"
         self.info = Info()
@@ -86,15 +89,21 @@ class ProxiedConnection:
         self.certificate = certificate
         self.tls_subject = certificate.subject
 
-    def client(self) -> dict[str, str]:
-        """Return who the client is, for the report of the connection's end; unknown facts are empty."""
-        return {
-            "name": self.connect.name,
-            "user": self.connect.who,
-            "user_by": self.user_by,
-            "account": self.info.remote_account or self.connect.jwt.account,
-            "tls_subject": self.tls_subject,
-        }
+    @property
+    def who(self) -> Who:
+        """The client, as far as it is known now."""
+        known = self.connect, self.info, self.certificate, self.lifecycle.logged_in
+        if known != self._who_of:  # each firing has it: mostly the same values, which compare at once
+            self._who_of = known
+            self._who = Who(
+                client=self.address,
+                name=self.connect.name,
+                user=self.connect.who,
+                user_by=self.user_by,
+                account=self.info.remote_account or self.connect.jwt.account,
+                tls_subject=self.tls_subject,
+            )
+        return self._who
 
     @property
     def user_by(self) -> str:
@@ -127,7 +136,7 @@ class ProxiedConnection:
 
         The user of a client that logs in at the server itself is not: only the server checks it.
         """
-        identity, who = self.settings.identity, self.client()
+        identity, who = self.settings.identity, self.who._asdict()
         who["account"] = self.info.remote_account
         if identity is None or not identity.logs_in:
             del who["user"]

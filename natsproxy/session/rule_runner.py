@@ -286,6 +286,7 @@ class RuleRunner:
                 f.detail,
                 op=f.op,
                 role=f.role,
+                who=f.who,
             )
             self._connection.actions.append(Emit(numbered))
 

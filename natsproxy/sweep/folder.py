@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
-from natsproxy.events import Firing
+from natsproxy.events import Firing, Who
 from natsproxy.files import write_whole
 from natsproxy.sweep.causes import Judged, cause_of
 from natsproxy.sweep.finding_folder import FACTS, write_finding
@@ -204,7 +204,7 @@ class Folder:
             **{
                 **kept,
                 "capture": self.path / kept["capture"],
-                "firings": [Firing(**{**one, "also": ()}) for one in kept["firings"]],
+                "firings": [_firing(one) for one in kept["firings"]],
                 "open": [OpenConnection(**one) for one in kept["open"]],
             }
         )
@@ -266,6 +266,10 @@ def _writing(path: Path) -> Iterator[None]:
 def _may_be_emptied(path: Path) -> bool:
     """Tell whether a path is the folder of a sweep, or an empty one."""
     return path.is_dir() and ((path / STATE).exists() or {one.name for one in path.iterdir()} <= {LOCK})
+
+
+def _firing(facts: Mapping[str, Any]) -> Firing:
+    return Firing(**{**facts, "also": (), "who": Who(*facts.get("who", ()))})
 
 
 def _line(facts: Mapping[str, Any]) -> str:

@@ -75,6 +75,7 @@ async def test_firings_are_listed_and_streamed(nats_server: NatsServer) -> None:
             await client.ping()
             (one,) = await events_of(stream, 1, "firing")
         assert (one["rule"], one["subject"], one["action"], one["conn"]) == ("lose", "orders.1", "drop", 1)
+        assert str(one["client"]).startswith("127.0.0.1:")
         listed = (await api.ask("GET", "firings?conn=1")).json
         assert listed["firings"] == [one]
         assert (await api.ask("GET", "firings?conn=2")).json["firings"] == []

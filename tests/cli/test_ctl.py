@@ -172,9 +172,11 @@ def test_a_capture_is_made_and_fetched(proxy: ProxyProcess, tmp_path: Path) -> N
 def test_firings_are_shown(proxy: ProxyProcess) -> None:
     ctl("fault", "drop", "--subject", "lost.>", "--name", "lose")
     with dial(proxy.port) as client:
-        client.sendall(b"PUB lost.1 2\r\nhi\r\nPING\r\n")
+        client.sendall(b'CONNECT {"verbose":false,"name":"shop"}\r\nPUB lost.1 2\r\nhi\r\nPING\r\n')
         until(client, b"PONG\r\n")
-    assert "lose: drop  PUB lost.1" in ctl("firings", "--rule", "lose").stdout
+    shown = ctl("firings", "--rule", "lose").stdout
+    assert " shop 127.0.0.1:" in shown
+    assert "lose: drop  PUB lost.1" in shown
     assert json.loads(ctl("firings", "--json", "--rule", "lose").stdout)["subject"] == "lost.1"
     command = [sys.executable, "-u", "-m", "natsproxy", "ctl", "firings", "--follow", "--rule", "lose"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as follow:

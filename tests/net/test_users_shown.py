@@ -1,18 +1,29 @@
-"""Who a client is, and on whose word, at the end of its connection."""
+"""Who a client is, and on whose word: at the end of its connection, and where a rule acts on it."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from structlog.testing import CapturingLogger
 
 from natsproxy.addresses import Address
+from natsproxy.admin.statistics import Statistics
+from natsproxy.capture.format.records import FiringRecord
+from natsproxy.capture.read.reader import open_capture
 from natsproxy.config.endpoints import Listener, Server
+from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
-from natsproxy.events import Closed, Event
+from natsproxy.events import Closed, Event, Firing, Who
+from natsproxy.log import log_event
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import read_claims, read_credentials
+from natsproxy.rules.engine.chain import RuleChain
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
 from natsproxy.testing import NatsServer
 from tests.kit.accounts import Operator
 
@@ -32,19 +43,31 @@ async def end_of(config: str, options: dict[str, str], *, signed: bool = False) 
 
     options: of the client's CONNECT.  signed: with the JWT of `CREDS` and its signature.
     """
+    events, _ = await events_of(config, options, signed=signed)
+    (closed,) = (one for one in events if isinstance(one, Closed))
+    return closed
+
+
+async def events_of(
+    config: str, options: dict[str, str], *, signed: bool = False, rules: str = "", record: Path | None = None
+) -> tuple[list[Event], Statistics]:
+    """Return the events of such a connection, and the proxy's statistics."""
     events: list[Event] = []
     with NatsServer(config) as server:
         upstream = (Server(Address("127.0.0.1", server.port)),)
-        proxy = Proxy(ProxySettings(listen=(Listener(),), upstream=upstream))
+        recording = RecordSettings(record) if record is not None else None
+        settings = ProxySettings(listen=(Listener(),), upstream=upstream, record=recording)
+        proxy = Proxy(settings, RuleChain(load(rules, KINDS)) if rules else None)
         proxy.subscribe(events.append)
+        statistics = Statistics(proxy, pytest.fail)
         async with trio.open_nursery() as nursery:
             await nursery.start(proxy.serve)
             with trio.fail_after(LIMIT):
                 await _talk(proxy.listen[0].port, dict(options), signed=signed)
-                while not (ends := [one for one in events if isinstance(one, Closed)]):  # noqa: ASYNC110
+                while not any(isinstance(one, Closed) for one in events):  # noqa: ASYNC110
                     await trio.sleep(0.005)
             nursery.cancel_scope.cancel()
-    return ends[0]
+    return events, statistics
 
 
 async def _talk(port: int, options: dict[str, str], *, signed: bool) -> None:
@@ -62,6 +85,10 @@ async def _talk(port: int, options: dict[str, str], *, signed: bool) -> None:
         got = b""
         while b"PONG\r\n" not in got and (data := await stream.receive_some()):
             got += data
+        if b"PONG\r\n" in got:
+            await stream.send_all(b"PUB secret.a 2\r\nhi\r\nPING\r\n")
+            while got.count(b"PONG\r\n") < 2:
+                got += await stream.receive_some()
 
 
 @pytest.mark.parametrize(
@@ -90,3 +117,47 @@ async def test_the_account_of_a_jwt() -> None:
     """Servers tell it since 2.12; the claim is the same."""
     closed = await end_of(OPERATOR.config, {}, signed=True)
     assert closed.account == OPERATOR.account == CLAIMS["iss"]
+
+
+DENY = '[[rules]]\nname = "no secrets"\nkind = "deny"\nsubject = "secret.>"\n'
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "signed", "who", "label"),
+    [
+        pytest.param(
+            OPERATOR.config,
+            {"name": "shop"},
+            True,
+            Who(name="shop", user="orders", user_by="server", account=OPERATOR.account),
+            ("orders", OPERATOR.account),
+            id="JWT",
+        ),
+        pytest.param(
+            "",
+            {"user": "root", "pass": "x"},
+            False,
+            Who(user="root", user_by="client", account="$G"),
+            ("(claimed)", ""),
+            id="nobody asks",
+        ),
+    ],
+)
+async def test_a_firing_says_who(
+    config: str, options: dict[str, str], signed: bool, who: Who, label: tuple[str, str], tmp_path: Path
+) -> None:
+    """The event, the line of the log, the capture and, where the user is verified, the metric."""
+    record = tmp_path / "x.ncap"
+    events, statistics = await events_of(config, options, signed=signed, rules=DENY, record=record)
+    (firing,) = (one for one in events if isinstance(one, Firing))
+    assert firing.who._replace(client="") == who
+    facts = {name: fact for name, fact in firing.who._asdict().items() if fact}
+    assert facts["client"].startswith("127.0.0.1:")
+    log = CapturingLogger()
+    log_event(log, firing)
+    line: dict[str, Any] = log.calls[0].kwargs
+    assert facts.items() <= line.items()
+    assert {name for name in Who._fields if line[name] is not None} == facts.keys()
+    (info,) = (item.info for _, item in open_capture(record).items() if isinstance(item, FiringRecord))
+    assert {name: info.get(name, "") for name in Who._fields} == firing.who._asdict()
+    assert dict(statistics.fired_by) == {("no secrets", "deny", *label): 1}

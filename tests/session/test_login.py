@@ -256,7 +256,7 @@ def test_a_user_that_nobody_checks_is_nobody(clients: str) -> None:
     )
     assert session.to_server
     assert session.session.connection.connect.user == ""
-    assert session.session.connection.client()["user"] == ""
+    assert session.session.connection.who.user == ""
 
 
 def test_a_client_that_goes_during_its_check_sends_nothing() -> None:

@@ -244,7 +244,7 @@ def test_the_account_stays_known() -> None:
     play = Playbook().greeted()
     play.server(INFO.replace(b'"headers"', b'"connect_info":true,"remote_account":"ACC","headers"'))
     play.server(INFO.replace(b'"headers"', b'"ldm":true,"headers"'))
-    assert play.session.connection.client()["account"] == "ACC"
+    assert play.session.connection.who.account == "ACC"
 
 
 def test_bad_connect_closes_silently_after_earlier_replies() -> None:

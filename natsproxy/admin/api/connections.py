@@ -24,16 +24,20 @@ from natsproxy.wire.ops import C2S, S2C
 
 _PATH: Final = "/v1/proxies/{proxy}/connections"
 _MOST: Final = 1000  # connections or subscriptions in one answer
-_TEXTS: Final = {
+WHO: Final = {
     "client": "The client's address.",
-    "upstream": "The server's address.",
     "name": "As the client's CONNECT says.",
-    "lang": "As the client's CONNECT says.",
-    "version": "As the client's CONNECT says.",
     "user": "As the client's CONNECT says: its user, its public nkey, or the user of its JWT.",
     "user_by": "Whose word it is: natsproxy, certificate, server (it accepted the login) or client.",
     "account": "As the server says, else the client's JWT.",
     "tls_subject": "Of the client's certificate.",
+}
+"""The fields of `Who`, as the API tells them."""
+_TEXTS: Final = {
+    **WHO,
+    "upstream": "The server's address.",
+    "lang": "As the client's CONNECT says.",
+    "version": "As the client's CONNECT says.",
     "key": "The name by which rules and captures know the connection.",
     "phase": "How far the login has come: ready, or before.",
 }
@@ -100,9 +104,8 @@ def _facts(relay: Relay) -> dict[str, Any]:
     counts, (c2s, s2c) = session.counts(), session.pipes
     return {
         "conn": relay.conn,
-        "client": relay.opened["client"],
         "upstream": relay.opened["upstream"],
-        **session.connection.client(),
+        **session.connection.who._asdict(),
         "lang": connect.lang,
         "version": connect.version,
         **session.facts(now_ns()),
@@ -123,7 +126,7 @@ def _wanted(relay: Relay, filters: Mapping[str, str]) -> bool:
     if not filters:
         return True
     facts = {
-        **relay.session.connection.client(),
+        **relay.session.connection.who._asdict(),
         "lang": relay.session.connection.connect.lang,
         **relay.opened,
     }

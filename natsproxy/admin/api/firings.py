@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from natsproxy.admin.api import times
+from natsproxy.admin.api.connections import WHO
 from natsproxy.admin.api.events import MEDIA, MOST, event, stream
 from natsproxy.admin.api.operation import ApiCall, Operation, Param
 from natsproxy.admin.api.schema import fields, items, shape, text, whole
@@ -33,6 +34,7 @@ SHAPES: Final = {
             "count": whole("Number of frames that the event covers."),
             "delay_ns": whole("Delay added, in nanoseconds."),
             "detail": text("Further details."),
+            **{name: text(words) for name, words in WHO.items()},
         }
     ),
     "Firings": fields(
@@ -63,6 +65,7 @@ def _to_json(fired: Fired) -> dict[str, Any]:
         "count": one.count,
         "delay_ns": one.delay,
         "detail": one.detail,
+        **one.who._asdict(),
     }
 
 

@@ -156,6 +156,15 @@ def _rules(server: MonitoredServer) -> Iterator[Metric]:
         {(rule,): number for (rule, action), number in firings.items() if action in SHADOWED},
         "rule",
     )
+    yield _counters(
+        "natsproxy_rule_firings_by_user",
+        "The same, by the client's verified user and account; those beyond 1,000 are (others).",
+        dict(statistics.fired_by),
+        "rule",
+        "action",
+        "user",
+        "account",
+    )
     yield _histogram("natsproxy_rule_delay_seconds", "Delays that rules added to frames.", statistics.delays)
 
 

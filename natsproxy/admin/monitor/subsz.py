@@ -88,7 +88,7 @@ def _all(
     A connection may have very many: each part is for one slice of time.
     """
     for relay in list(server.proxy.relays.values()):
-        theirs = relay.session.connection.client()["account"]
+        theirs = relay.session.connection.who.account
         if account and theirs != account:
             continue
         subs = list(relay.session.connection.subs.values()) if listed else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from natsproxy.events import UNKNOWN, Who
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
 from natsproxy.rules.interface import ConnectionRules, Decision, Subscription
@@ -30,6 +31,7 @@ class TrialView:
     subs_version: int = 0
     watched: dict[tuple[Direction, bytes], Need] = field(default_factory=dict)
     alike: str = ""
+    who: Who = UNKNOWN
 
     def count_sid(self, sid: bytes) -> None:
         """Do nothing: no session counts here."""

@@ -133,6 +133,7 @@ class RuleState:
             also,
             op,
             "" if role is None else role.name,
+            self.view.who,
         )
 
 

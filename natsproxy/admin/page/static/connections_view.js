@@ -9,8 +9,8 @@ const MOST = 1000; // connections in one answer
 const SUBS = 500; // subscriptions in one answer
 const HEIGHT = 30;
 const PERIOD = 1; // seconds
-// What stands behind a user, by whose word it is.
-const BY = { client: " (claimed)", server: " (accepted by the server)", natsproxy: " (checked by natsproxy)", certificate: " (by its certificate)" };
+/** What stands behind a user, by whose word it is. */
+export const BY = { client: " (claimed)", server: " (accepted by the server)", natsproxy: " (checked by natsproxy)", certificate: " (by its certificate)" };
 // Name, text, sort order of the API (null: sorted here), sort key for that, and whether it is descending.
 const COLUMNS = [
   ["conn", "#", "cid", (one) => one.conn, false],

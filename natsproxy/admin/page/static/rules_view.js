@@ -1,6 +1,7 @@
 // Rules with their switches, faults with the time left, and firings as they happen.
 
 import { ask, poll, Stream } from "./api.js";
+import { BY } from "./connections_view.js";
 import { button, copy, el, fill, line, put, say, shown } from "./dom.js";
 import { clock, count, duration, whole } from "./format.js";
 import { faultForm, toml } from "./fault_form.js";
@@ -26,7 +27,8 @@ function showFiring(node, one) {
   put(rule, line(one.rule, 80));
   put(action, line(one.action, 40));
   put(way, ARROWS[one.direction] ?? "");
-  put(conn, `#${one.conn}`);
+  put(conn, [`#${one.conn}`, line(one.user || one.name || "", 40)].filter(Boolean).join(" "));
+  conn.title = [one.name && `name ${one.name}`, one.user && `user ${one.user}${BY[one.user_by] || ""}`, one.account && `account ${one.account}`, one.client].filter(Boolean).join("\n");
   put(subject, line(one.subject, 200));
   put(more, [one.count > 1 && `×${count(one.count)}`, one.delay_ns && duration(one.delay_ns), line(one.detail, 200)].filter(Boolean).join("  "));
 }
