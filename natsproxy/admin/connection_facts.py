@@ -112,11 +112,11 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
     kernel = accepted.plain.tcp_info() or relay.kernel
     start = accepted.opened + epoch
     relay.catch_up()
-    traffic, connect, who = session.traffic(), session.connection.connect, session.connection.who
+    traffic, connect, who = session.traffic(), session.connect, session.who
     ip, port = split_host_port(accepted.facts.peer)
     return ConnectionFacts(
         conn=relay.conn,
-        key=session.connection.key,
+        key=session.key,
         kind="websocket" if accepted.listener.websocket else "nats",
         ip=ip,
         port=port,
@@ -128,7 +128,7 @@ def facts_of(relay: Relay, epoch: int, now: int) -> ConnectionFacts:
         out_msgs=traffic.messages(TO_CLIENT),
         in_bytes=traffic.bytes(FROM_CLIENT),
         out_bytes=traffic.bytes(TO_CLIENT),
-        subscriptions=len(session.connection.subs),
+        subscriptions=len(session.subs),
         name=connect.name,
         lang=connect.lang,
         version=connect.version,

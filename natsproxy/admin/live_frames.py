@@ -153,4 +153,4 @@ class LiveFrames:
     def _name(self, conn: int) -> str:
         """Return the name of a client that connected before there was a viewer."""
         relay = self._proxy.relays.get(conn)
-        return relay.session.connection.connect.name if relay is not None else ""
+        return relay.session.connect.name if relay is not None else ""

@@ -147,5 +147,5 @@ class Statistics:
             async for relay in relays:
                 relay.catch_up()
                 total.add(relay.session.traffic())
-                subscriptions += len(relay.session.connection.subs)
+                subscriptions += len(relay.session.subs)
         return total, subscriptions

@@ -175,7 +175,7 @@ class Connections:
         client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
-            tls.on_secured = session.connection.secured  # the handshake comes after INFO
+            tls.on_secured = session.secured  # the handshake comes after INFO
         record = self._recording.open(conn, session)
         end = _CANCELLED  # stays where we are
         exceeded = self._limits.enter(peer)
@@ -213,7 +213,7 @@ class Connections:
 
     def _refuse(self, session: Session, client: AnyLeg) -> End | None:
         """Close the client leg where a rule refuses the connection, and return its end."""
-        opening = session.runner.rules.opening
+        opening = session.rules.opening
         if opening not in ("refuse", "close"):
             return None
         for action in session.take_actions():
@@ -338,10 +338,10 @@ class Connections:
         endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
         item = records.CloseRecord(
-            conn, now, end.cause, {**counts, "detail": end.detail, **session.connection.login()}
+            conn, now, end.cause, {**counts, "detail": end.detail, **session.verified_client()}
         )
         self._recording.close(conn, item, end.cause)
-        facts: dict[str, Any] = {**session.connection.who._asdict(), **counts}
+        facts: dict[str, Any] = {**session.who._asdict(), **counts}
         self._emit(
             Closed(
                 now,
@@ -349,16 +349,12 @@ class Connections:
                 end.cause,
                 end.detail,
                 duration=now - accepted.opened,
-                error=session.connection.server_error,
+                error=session.server_error,
                 upstream=str(endpoint.address) if endpoint is not None else "",
                 **facts,
             )
         )
-        if (
-            endpoint is not None
-            and end.cause in close_reasons.BY_SERVER
-            and not session.connection.server_error
-        ):
+        if endpoint is not None and end.cause in close_reasons.BY_SERVER and not session.server_error:
             self._server_ends.count(endpoint)
         self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
         session.dispose()

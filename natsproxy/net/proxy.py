@@ -273,7 +273,7 @@ class Proxy:
         """Return the enabled rules of the book as a chain; those that were before keep their states."""
         before = self.chain if isinstance(self.chain, RuleChain) else None
         chain = RuleChain(rules, seed=self.seed, previous=before)
-        chain.compile(relay.session.connection for relay in list(self.relays.values()))
+        chain.compile(relay.session for relay in list(self.relays.values()))
         return chain
 
     async def rules_in_force(self) -> None:

@@ -75,7 +75,7 @@ class DeferredRecords:
         deferred, self._deferred = self._deferred, None
         for item in deferred or ():
             if isinstance(item, OpenRecord):  # it was made before anybody knew who the client is
-                item = item._replace(info=item.info | self._session.connection.login())
+                item = item._replace(info=item.info | self._session.verified_client())
             self._record(item)
 
 

@@ -200,7 +200,7 @@ class Relay:
         """Put another chain in force; return whether it is, or the connection over: else call it again."""
         self._catch_up()
         self._perform(self.session.swap(chain, now_ns(), limit))
-        return self.session.runner.chain is chain or self.session.over
+        return self.session.chain is chain or self.session.over
 
     @error_boundary
     def control(self, act: Callable[[Session, int], None]) -> None:
@@ -360,7 +360,7 @@ class Relay:
 
     def _stop(self, end: End) -> None:
         if self.end is None:
-            self.end = _with_lost_cause(end, self.client, self.server, self.session.connection.server_error)
+            self.end = _with_lost_cause(end, self.client, self.server, self.session.server_error)
             self._halt()
 
     def _halt(self) -> None:

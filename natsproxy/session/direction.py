@@ -22,7 +22,7 @@ from natsproxy.capture.format.records import Flags, Frames, OpaqueRecord
 from natsproxy.rules.interface import Decision
 from natsproxy.session.outbox import Origin, Outbox, Outgoing
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
-from natsproxy.session.values import SMALL, Actions, Budget, Finish, Record, Send, SessionSettings, WorkLimit
+from natsproxy.session.values import SMALL, Act, Budget, Finish, Record, Send, SessionSettings, WorkLimit
 from natsproxy.wire import encode
 from natsproxy.wire.frames import NO_LIMIT, Body, Frame, Run
 from natsproxy.wire.interest import Clause
@@ -37,6 +37,7 @@ OURS: Final = Origin()
 _AS_IT_CAME: Final = Decision()
 _IN_PLACE: Final = (Op.PING, Op.PONG)
 """The ops that rules never reorder: a PONG does not say to which PING it belongs."""
+_NOTHING: Final = Interest()
 _GREETINGS: Final = Interest((Clause(SECRET_OPS),))
 
 
@@ -45,7 +46,8 @@ class PipeContext:
     """The values that both pipes of a connection get.
 
     conn: its number, in events and records.  record: whether records are made from the start.  budget: of all
-    connections.  secrets: of both directions, because an answer is secret where its request was.
+    connections.  secrets: of both directions, because an answer is secret where its request was.  act: adds
+    an action of the session.
     """
 
     settings: SessionSettings
@@ -53,7 +55,7 @@ class PipeContext:
     record: bool
     budget: Budget
     secrets: Secrets
-    actions: Actions
+    act: Act
 
 
 @dataclass(slots=True, eq=False)
@@ -117,7 +119,7 @@ class DirectionRecords:
     on: whether records are wanted; callers of `put` ask first, and build none otherwise.
     """
 
-    __slots__ = ("_actions", "_conn", "_direction", "_scanner", "_secrets", "on")
+    __slots__ = ("_act", "_conn", "_direction", "_scanner", "_secrets", "on")
 
     def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
         self.on = context.record
@@ -125,7 +127,7 @@ class DirectionRecords:
         self._scanner = scanner
         self._conn = context.conn
         self._secrets = context.secrets
-        self._actions = context.actions
+        self._act = context.act
 
     @property
     def suspicious(self) -> bool:
@@ -136,9 +138,10 @@ class DirectionRecords:
         """Redact a record and give it to the recorder; secret: another form of its frame is secret."""
         # The scanner has seen every frame of it: each needs inspection only where one was odd.
         if secret or self._scanner.odd or self._secrets.alert or needs_look(record):
-            self._actions += map(Record, self._secrets.clean(record, secret=secret))
+            for clean in self._secrets.clean(record, secret=secret):
+                self._act(Record(clean))
         else:
-            self._actions.append(Record(record))
+            self._act(Record(record))
 
     def split(self, raw: bytes, ops: int) -> list[tuple[bytes, int]]:
         """Split injected bytes into frames with their ops: records and counters are per frame."""
@@ -258,7 +261,7 @@ class DirectionRecords:
     def unframed(self, length: int, now: int) -> None:
         """Record that bytes passed without being framed."""
         if self.on:
-            self._actions.append(Record(OpaqueRecord(self._conn, self._direction, now, length)))
+            self._act(Record(OpaqueRecord(self._conn, self._direction, now, length)))
 
 
 class Sender:
@@ -268,7 +271,7 @@ class Sender:
     surplus: by op, frames sent minus frames received; frames that pass unchanged do not touch it.
     """
 
-    __slots__ = ("_actions", "_conn", "_direction", "_records", "out_bytes", "out_next", "outbox", "surplus")
+    __slots__ = ("_act", "_conn", "_direction", "_records", "out_bytes", "out_next", "outbox", "surplus")
 
     def __init__(self, direction: Direction, records: DirectionRecords, context: PipeContext) -> None:
         self.outbox = Outbox()
@@ -277,7 +280,7 @@ class Sender:
         self._direction = direction
         self._conn = context.conn
         self._records = records
-        self._actions = context.actions
+        self._act = context.act
 
     def write(self, data: bytes | memoryview) -> None:
         """Send bytes without a record."""
@@ -285,7 +288,7 @@ class Sender:
             self.outbox.carry(data)
         else:
             self.out_bytes += len(data)
-            self._actions.append(Send(self._direction, data))
+            self._act(Send(self._direction, data))
 
     def kept(self, data: bytes | memoryview, frames: int, ops: int) -> None:
         """Count received frames that are not forwarded, or not yet."""
@@ -347,7 +350,7 @@ class Sender:
         if self.outbox.active:
             self.outbox.put(Outgoing([], 0, 0, OURS, now, finish=True))
         else:
-            self._actions.append(Finish(self._direction))
+            self._act(Finish(self._direction))
 
     def release(self, now: int, limit: WorkLimit) -> None:
         """Send the items that are due, up to the limit."""
@@ -355,12 +358,12 @@ class Sender:
         for item in self.outbox.release(now, lambda: self.out_next >= stop or limit.reached()):
             data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
             if item.finish:
-                self._actions.append(Finish(self._direction))
+                self._act(Finish(self._direction))
             elif data:
                 self.send(data, item.frames, item.ops, item.origin, now)
         for piece in self.outbox.slices(now, limit.reached):
             self.out_bytes += len(piece)
-            self._actions.append(Send(self._direction, piece))
+            self._act(Send(self._direction, piece))
 
 
 class Deciding(NamedTuple):
@@ -420,9 +423,16 @@ class DirectionPipe:
     that were never processed.  watched: further ops at which the scanner stops (a mask).
     """
 
-    def __init__(self, direction: Direction, scanner: Scanner, context: PipeContext) -> None:
+    def __init__(self, direction: Direction, context: PipeContext) -> None:
+        settings = context.settings
         self.direction = direction
-        self.scanner = scanner
+        self.scanner = scanner = Scanner(
+            direction,
+            _NOTHING,
+            line_limit=settings.max_control_line,
+            hold=0,
+            buffer_limit=settings.rule_buffer,
+        )
         self.phase = PipePhase.FRAMED
         self.records = DirectionRecords(direction, scanner, context)
         self.sender = Sender(direction, self.records, context)
@@ -431,7 +441,7 @@ class DirectionPipe:
         self.swallowing = self.pending = self.waiting = False
         self.boundary_by: int | None = None
         self.unsent: deque[Outgoing] | None = None
-        self._settings = context.settings
+        self._settings = settings
         self._budget = context.budget
         self._buffer = b""
         self._start = self._end = self._frames = self._ops = self._first = self._charged = 0

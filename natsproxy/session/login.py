@@ -11,33 +11,29 @@ Theory
    ADR-55).
 3. Nothing is forwarded from a client that must authenticate before it has: its first frame must be CONNECT,
    and its later bytes wait while that is checked.  The check takes 50 to 100 ms in a thread, so it is an
-   action (`Authenticate`), and `answered` continues with the result.  Each CONNECT is checked: nats-server
+   action (`Authenticate`), and `answered` takes the result.  Each CONNECT is checked: nats-server
    accepts a second one, and merges it over the first.
 4. Between its CONNECT and its first PONG a client expects nothing else: INFOs that come then are held back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from natsproxy import close_reasons
-from natsproxy.events import Greeted
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS, Connect, parse_connect
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
 from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
-from natsproxy.rules.interface import Decision
-from natsproxy.session.connection import ProxiedConnection
 from natsproxy.session.direction import DirectionPipe
-from natsproxy.session.phase import AFTER_CONNECT, BEFORE_INFO, Phase, PhaseEvent, PipeEvent
-from natsproxy.session.rule_runner import RuleRunner
-from natsproxy.session.values import Authenticate, Emit, Hooks, Identity, SessionSettings
+from natsproxy.session.fences import Fences
+from natsproxy.session.phase import Lifecycle, Phase, PhaseEvent, PipeEvent
+from natsproxy.session.values import Act, Authenticate, Certificate, Identity, SessionSettings
 from natsproxy.units import parse_version
 from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, S2C, Op
+from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import head
 
 _GIVEN: Final[dict[str, type]] = {"user": str, "pass": str}
@@ -54,279 +50,216 @@ class UncheckedConnect(NamedTuple):
 
 
 class Login:
-    """The login of one client.
+    """The login of one client: which of its CONNECTs go on, and how.
 
     refusal: why no client can be served by this server, as a sentence, None while one can.  speak_by: the
     time (ns) by which the client must have sent something, None for no such time.
     """
 
     __slots__ = (
-        "_connection",
+        "_act",
+        "_asked",
+        "_c2s",
+        "_fences",
         "_given",
-        "_heard",
         "_held_infos",
         "_identity",
-        "_key_of",
         "_lifecycle",
         "_nonce",
-        "_runner",
+        "_s2c",
+        "_settings",
         "_unchecked",
         "refusal",
         "speak_by",
     )
 
-    def __init__(self, connection: ProxiedConnection, runner: RuleRunner, hooks: Hooks) -> None:
+    def __init__(
+        self,
+        settings: SessionSettings,
+        pipes: tuple[DirectionPipe, DirectionPipe],
+        fences: Fences,
+        lifecycle: Lifecycle,
+        act: Act,
+    ) -> None:
         self.refusal: str | None = None
         self.speak_by: int | None = None
-        self._connection = connection
-        self._lifecycle = connection.lifecycle
-        self._runner = runner
-        self._key_of, self._heard = hooks
-        self._identity: Identity | None = connection.settings.identity
+        self._settings = settings
+        self._c2s, self._s2c = pipes
+        self._fences = fences
+        self._lifecycle = lifecycle
+        self._act = act
+        self._identity: Identity | None = settings.identity
         self._unchecked: UncheckedConnect | None = None
         self._held_infos: list[tuple[Frame, int]] = []
         self._nonce = ""
+        self._asked = False  # the server's first INFO asked for a login
         self._given: dict[str, str] = {}
 
     # -- the client's CONNECT
 
-    def connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        """Handle CONNECT, at once or when the proxy has checked the client."""
+    def connect(
+        self, frame: Frame, ordinal: int, known: Connect, certificate: Certificate, now: int
+    ) -> Connect | None:
+        """Return the options of a CONNECT that goes on; None for one that is refused, or to be checked.
+
+        known: the options of the connection so far.
+        """
         try:
-            connect = self._known(parse_connect(frame.args, self._connection.connect))
+            connect = self._verified(parse_connect(frame.args, known), certificate)
         except ValueError as error:
-            pipe.drop(frame, ordinal, now, "proxy")
-            pipe.step(PipeEvent.END)
+            self._c2s.drop(frame, ordinal, now, "proxy")
+            self._c2s.step(PipeEvent.END)
             why = f"a CONNECT that nats-server refuses: {error}"
-            self._connection.fences.end_here(b"", close_reasons.CLIENT_PROTOCOL, why, now)
-            return
+            self._fences.end_here(b"", close_reasons.CLIENT_PROTOCOL, why, now)
+            return None
         refused = self._lifecycle.phase is Phase.REFUSED
-        if refused or not self._checks(pipe, frame, ordinal, connect, now):
-            self._connected(pipe, frame, ordinal, connect, now)
+        if refused or not self._checks(frame, ordinal, connect, certificate, now):
+            return connect
+        return None
 
-    def _connected(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> None:
-        """Forward a CONNECT and bind the rules that apply to the client.  connect: its options, merged."""
-        connection, lifecycle = self._connection, self._lifecycle
-        connection.introduce(connect)
-        if lifecycle.phase in AFTER_CONNECT:
-            if clears_subscriptions(connection.info.version):
-                for sid in (*connection.subs,):
-                    connection.subscriptions.forget(sid)
-        else:
-            connection.key, connection.alike = self._key_of(connect.name, connection.ordinal)
-        lifecycle.step(PhaseEvent.CONNECT)
-        connection.last_connect = frame.raw
-        c = connect
-        greeted = Greeted(now, connection.conn, connection.key, c.name, c.lang, c.version, c.user)
-        connection.actions.append(Emit(greeted))
-        self.speak_by = None
-        if lifecycle.phase is Phase.REFUSED:
-            pipe.drop(frame, ordinal, now, "proxy")
-            return
-        # CONNECT gets a record of its own: secrets are taken out of it before it is written.
-        pipe.flush(now)
-        self._runner.bind(now)
-        self._set_hold()
-        args, identity = frame.args, self._identity
-        if identity is not None:
-            args = _server_connect(identity, args, self._nonce)
-        # Rules see the frame that goes on: one that changes it must not bring the client's secrets back.
-        shown = frame if args is frame.args else head(encode.connect(args), C2S) or frame
-        decision = self._runner.decide(pipe, shown, now)
-        self._forward(pipe, frame, ordinal, decision, encode.connect, args, now)
-
-    def _set_hold(self) -> None:
-        # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
-        connection = self._connection
-        limit, most = connection.settings.frame_hold_limit, connection.info.max_payload
-        scanner = connection.pipes[C2S].scanner
-        scanner.hold = min(limit, most or limit) if connection.connect.headers else 0
-        scanner.max_payload = most
-
-    def _known(self, connect: Connect) -> Connect:
+    def _verified(self, connect: Connect, certificate: Certificate) -> Connect:
         """Return the options of a client with its verified user, which rules match on."""
         identity = self._identity
         if identity is None or not identity.logs_in:
             return connect
         if identity.clients == "users" and self._lifecycle.phase is not Phase.REFUSED:
             return connect  # `_checks` is to come
-        return connect._replace(user=identity.user_of(self._connection.certificate), nkey="")
+        return connect._replace(user=identity.user_of(certificate), nkey="")
 
-    def _checks(self, pipe: DirectionPipe, frame: Frame, ordinal: int, connect: Connect, now: int) -> bool:
+    def _checks(
+        self, frame: Frame, ordinal: int, connect: Connect, certificate: Certificate, now: int
+    ) -> bool:
         """Return whether a CONNECT stops here: it is being checked, or was refused."""
         if self._identity is None or not self._identity.asks:
             return False
         if self._identity.clients == "certificate":
-            refusal = self._refusal_of_certificate(self._identity)
+            refusal = _refusal_of(certificate, self._identity)
             if refusal is None:
                 self._lifecycle.shut = False
                 return False
-            self._refuse(pipe, frame, ordinal, refusal, now)
+            self._refuse(frame, ordinal, refusal, now)
             return True
         self._given |= gojson.fill(frame.args, _GIVEN)
         self._unchecked = UncheckedConnect(frame, ordinal, connect)
-        pipe.sender.surplus[frame.op] -= 1
-        pipe.waiting = True
+        self._c2s.sender.surplus[frame.op] -= 1
+        self._c2s.waiting = True
         user, password = (self._given.get(name, "") for name in _GIVEN)
-        self._connection.actions.append(Authenticate(user, password))
+        self._act(Authenticate(user, password))
         return True
 
-    def _refusal_of_certificate(self, identity: Identity) -> str | None:
-        if not self._connection.tls_subject:
-            return "the client has shown no certificate"
-        if identity.users is None or identity.user_of(self._connection.certificate):
-            return None
-        return "the client's certificate stands for no user"
+    def answered(self, refusal: str | None, now: int) -> UncheckedConnect | None:
+        """Take the answer to an `Authenticate`; return the CONNECT that it is about, None for none.
 
-    def answered(self, refusal: str | None, now: int) -> None:
-        """Continue with the CONNECT of an `Authenticate`.  refusal: why it is refused, None if it is not."""
-        connection = self._connection
+        refusal: why it is refused, and ends here; None where it is to go on.
+        """
         if self._unchecked is None or self._lifecycle.over:
-            return
-        (frame, ordinal, connect), pipe = self._let_go(self._unchecked), connection.pipes[C2S]
-        pipe.waiting = False
-        if refusal is not None:
-            # For the log only: the rules do not see it.  The reason names the user that was claimed.
-            known = connection.connect
-            connection.introduce(connect._replace(user=known.user, nkey=known.nkey))
-            self._refuse(pipe, frame, ordinal, refusal, now)
-            return
-        self._lifecycle.shut = False
-        pipe.pending = True  # the bytes behind it
-        self._connected(pipe, frame, ordinal, connect, now)
+            return None
+        checked = self._let_go(self._unchecked)
+        self._c2s.waiting = False
+        if refusal is None:
+            self._lifecycle.shut = False
+            self._c2s.pending = True  # the bytes behind it
+        else:
+            self._refuse(checked.frame, checked.ordinal, refusal, now)
+        return checked
 
-    def refuse_early(self, pipe: DirectionPipe, now: int) -> None:
+    def server_connect(self, args: bytes) -> bytes:
+        """Return the arguments of CONNECT as the server gets them; the very same where nothing changes."""
+        return args if self._identity is None else _server_connect(self._identity, args, self._nonce)
+
+    def refuse_early(self, now: int) -> None:
         """End the connection of a client that sends anything before its CONNECT."""
-        self._end(pipe, "the client sent something else before its CONNECT", now)
+        self._end("the client sent something else before its CONNECT", now)
 
-    def _refuse(self, pipe: DirectionPipe, frame: Frame, ordinal: int, why: str, now: int) -> None:
-        pipe.drop(frame, ordinal, now, "proxy")
-        self._end(pipe, why, now)
+    def _refuse(self, frame: Frame, ordinal: int, why: str, now: int) -> None:
+        self._c2s.drop(frame, ordinal, now, "proxy")
+        self._end(why, now)
 
-    def _end(self, pipe: DirectionPipe, why: str, now: int) -> None:
-        pipe.step(PipeEvent.END)
-        self._connection.fences.end_here(err_frame(AUTHORIZATION.text), close_reasons.UNAUTHORIZED, why, now)
+    def _end(self, why: str, now: int) -> None:
+        self._c2s.step(PipeEvent.END)
+        self._fences.end_here(err_frame(AUTHORIZATION.text), close_reasons.UNAUTHORIZED, why, now)
 
     def abandon(self, now: int, cause: str) -> None:
         """Record a CONNECT that was being checked when the connection ended."""
         if self._unchecked is not None:
             frame, ordinal, _ = self._let_go(self._unchecked)
-            self._connection.pipes[C2S].drop(frame, ordinal, now, cause)
+            self._c2s.drop(frame, ordinal, now, cause)
 
     def _let_go(self, unchecked: UncheckedConnect) -> UncheckedConnect:
         """Return the CONNECT that was held, and count it again."""
         self._unchecked = None
-        self._connection.pipes[C2S].sender.surplus[unchecked.frame.op] += 1
+        self._c2s.sender.surplus[unchecked.frame.op] += 1
         return unchecked
 
     # -- the server's INFO
 
-    def info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        """Handle INFO: learn about the server, and forward it as the client is to see it."""
-        connection, lifecycle = self._connection, self._lifecycle
-        try:
-            info = parse_info(frame.args)
-        except ValueError as error:
-            lifecycle.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
-            return
-        # The INFO after the first PONG names the account; later ones do not.
-        account = info.remote_account or connection.info.remote_account
-        connection.info = info if account == info.remote_account else info._replace(remote_account=account)
-        self._heard(connection.conn, connection.info)
-        first = lifecycle.phase in BEFORE_INFO
-        self._set_hold()
-        connection.last_info = frame.raw
-        if first:
-            self._greeted(frame.args, now)
-        else:
-            if info.remote_account:  # rules may ask for it
-                self._runner.bind(now)
-            if lifecycle.phase is Phase.CONNECTED:
-                # A fence of ours provoked it: clients expect PONG first.
-                self._hold_info(pipe, frame, ordinal, now)
-                return
-        self._send_info(pipe, frame, ordinal, now)
-
-    def _greeted(self, args: bytes, now: int) -> None:
-        """Handle the first INFO: the nonce, and whether the server can be proxied."""
-        connection = self._connection
-        connection.asked = connection.info.auth_required
-        if connection.info.nonce:
+    def greeted(self, info: Info, args: bytes, now: int) -> None:
+        """Handle the first INFO: the nonce, and whether the server can be proxied.  args: of its frame."""
+        self._asked = info.auth_required
+        if info.nonce:
             self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
-        self.refusal = why_unusable(connection.info)
-        timeout = connection.settings.auth_timeout
+        self.refusal = why_unusable(info)
+        timeout = self._settings.auth_timeout
         self.speak_by = now + timeout if timeout else None
         self._lifecycle.step(PhaseEvent.INFO if self.refusal is None else PhaseEvent.UNUSABLE_INFO)
 
-    def _hold_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+    def hold_info(self, frame: Frame, ordinal: int, now: int) -> None:
+        """Hold an INFO back until the client has had its first PONG."""
         if len(self._held_infos) == _MOST_INFOS:
             oldest, place = self._held_infos.pop(0)
-            pipe.sender.surplus[oldest.op] += 1
-            pipe.drop(oldest, place, now, "proxy")
+            self._s2c.sender.surplus[oldest.op] += 1
+            self._s2c.drop(oldest, place, now, "proxy")
         # A copy: the frame itself would keep its whole read in memory.
         self._held_infos.append((head(frame.raw, S2C) or frame, ordinal))
-        pipe.sender.surplus[frame.op] -= 1
+        self._s2c.sender.surplus[frame.op] -= 1
 
-    def _send_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
-        args = client_info(frame.args, self._connection.settings)
-        decision = self._runner.decide(pipe, frame._replace(args=args), now)
-        self._forward(pipe, frame, ordinal, decision, encode.info, args, now)
-
-    def client_has_pong(self, pipe: DirectionPipe, now: int) -> None:
-        """Handle the client's first PONG: forward the INFOs that were held back until then."""
-        if self._lifecycle.phase is not Phase.CONNECTED:
-            return
-        self._lifecycle.step(PhaseEvent.PONG)
-        pipe.flush(now)
+    def held_infos(self) -> list[tuple[Frame, int]]:
+        """Return the INFOs that were held back, with their ordinals, and count them again."""
         held, self._held_infos = self._held_infos, []
-        for info, ordinal in held:
-            pipe.sender.surplus[info.op] += 1
-            self._send_info(pipe, info, ordinal, now)
-        self._connection.client_pings.client_is_ready(now)
+        for frame, _ in held:
+            self._s2c.sender.surplus[frame.op] += 1
+        return held
 
-    def _forward(
-        self,
-        pipe: DirectionPipe,
-        frame: Frame,
-        ordinal: int,
-        decision: Decision | None,
-        form: Callable[[bytes], bytes],
-        args: bytes,
-        now: int,
-    ) -> None:
-        """Forward INFO or CONNECT with other arguments, as the rules decided.
+    # -- who the client is
 
-        form: makes a frame of arguments.  args: the very same bytes where nothing changes.
+    def user_by(self, connect: Connect, info: Info, certificate: Certificate) -> str:
+        """Return whose word the user is: "natsproxy", "certificate", "server" or "client"; "" without a user.
+
+        The server's word is that it has accepted a login which names one user only, and has looked at it.
         """
-        if self._lifecycle.over:
-            return
-        if decision is not None:
-            if decision.out is None and args is not frame.args:
-                decision = decision._replace(out=(form(args),), cause=decision.cause or "proxy")
-            self._runner.carry_out(pipe, frame, ordinal, decision, now)
-        elif args is frame.args:
-            pipe.flush(now)
-            pipe.pass_(frame, ordinal, now)
-        else:
-            pipe.replace(frame, ordinal, Decision((form(args),), cause="proxy"), now)
-        pipe.flush(now)
+        if not connect.who:
+            return ""
+        identity = self._identity
+        if identity is not None and identity.logs_in:
+            if identity.clients == "certificate" and connect.user == identity.user_of(certificate):
+                return "certificate"
+            return "natsproxy" if identity.clients == "users" else "client"
+        return "server" if self._is_accepted(connect, info) else "client"
+
+    def _is_accepted(self, connect: Connect, info: Info) -> bool:
+        """Tell whether the server has accepted the very user that CONNECT names."""
+        if not (self._lifecycle.logged_in and info.auth_required and connect.claims_one_user):
+            return False
+        if info.tls_verify:
+            # With verify_and_map the user is that of our certificate, and CONNECT is not looked at.
+            return connect.jwt.names_account(info.remote_account)
+        # With no_auth_user, an nkey or a JWT that the server has no use for is not looked at.
+        return self._asked or bool(connect.user)
 
     # -- clients that are not served
 
-    def turn_away(self, head: bytes, now: int) -> bool:
+    def turn_away(self, head: bytes, info: Info, now: int) -> bool:
         """End the connection of a client whose first bytes are another protocol's; return whether they are.
 
         It gets the server's own answer, with no fence: it has sent nothing else that the server answers.
         """
-        other, connection = other_protocol(head), self._connection
+        other = other_protocol(head)
         if other is None:
             return False
-        identity = connection.settings.identity
-        asks = connection.info.auth_required
-        if identity is not None and identity.logs_in:
-            asks = identity.asks
+        identity = self._identity
+        asks = identity.asks if identity is not None and identity.logs_in else info.auth_required
         answer = encode.err((AUTHORIZATION if asks else UNKNOWN_OP).text)
-        connection.pipes[S2C].inject(answer, Op.ERR.bit, now, "proxy")
+        self._s2c.inject(answer, Op.ERR.bit, now, "proxy")
         self._lifecycle.end(close_reasons.CLIENT_PROTOCOL, f"the client sent {other}")
         return True
 
@@ -335,13 +268,21 @@ class Login:
         if self.speak_by is None or self.speak_by > now:
             return
         self.speak_by = None
-        c2s, s2c = self._connection.pipes
+        c2s, s2c = self._c2s, self._s2c
         if s2c.outbox.bytes or c2s.full:  # a rule holds its INFO or its frames back
-            self.speak_by = now + self._connection.settings.auth_timeout
+            self.speak_by = now + self._settings.auth_timeout
         elif not c2s.scanner.ordinal and not c2s.mid_frame:
             s2c.inject(encode.err(AUTH_TIMEOUT.text), Op.ERR.bit, now, "proxy")
             said = "did not finish its CONNECT" if c2s.in_bytes else "said nothing"
             self._lifecycle.end(close_reasons.STALLED, f"the client {said} in the auth time-out")
+
+
+def _refusal_of(certificate: Certificate, identity: Identity) -> str | None:
+    if not certificate.subject:
+        return "the client has shown no certificate"
+    if identity.users is None or identity.user_of(certificate):
+        return None
+    return "the client's certificate stands for no user"
 
 
 _TLS = ("tls_available", "tls_required", "tls_verify")

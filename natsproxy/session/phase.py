@@ -13,7 +13,7 @@ from enum import Enum, IntEnum, auto
 from typing import Final
 
 from natsproxy.events import Notice
-from natsproxy.session.values import Actions, Emit, End
+from natsproxy.session.values import Act, Emit, End
 
 
 class Phase(Enum):
@@ -123,15 +123,15 @@ class Lifecycle:
     drained.
     """
 
-    __slots__ = ("_actions", "conn", "drained", "logged_in", "phase", "shut")
+    __slots__ = ("_act", "conn", "drained", "logged_in", "phase", "shut")
 
-    def __init__(self, conn: int, actions: Actions, *, shut: bool) -> None:
+    def __init__(self, conn: int, act: Act, *, shut: bool) -> None:
         self.conn = conn
         self.phase = Phase.OPENED
         self.logged_in = False
         self.shut = shut
         self.drained: tuple[str, str] | None = None
-        self._actions = actions
+        self._act = act
 
     @property
     def over(self) -> bool:
@@ -150,8 +150,8 @@ class Lifecycle:
         """Request the end of the connection (see `End`); the first cause is the one that counts."""
         if self.phase is not OVER:
             self.step(PhaseEvent.END)
-            self._actions.append(End(cause, detail, reset, flush))
+            self._act(End(cause, detail, reset, flush))
 
     def notice(self, level: str, text: str, now: int) -> None:
         """Emit a notice about this connection; level: "info", "warning" or "error"."""
-        self._actions.append(Emit(Notice(now, self.conn, level, text)))
+        self._act(Emit(Notice(now, self.conn, level, text)))

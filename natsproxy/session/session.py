@@ -2,7 +2,8 @@
 
 Theory
 1. Each direction is a `DirectionPipe` with a scanner.  The session gives meaning to the few ops that carry
-   state (`HANDLERS`), asks the rules about the frames they want, and lets `RuleRunner` carry decisions out.
+   state (`HANDLERS`), asks the rules about the frames they want, and carries their decisions out: rules
+   return decisions and never write to a socket.  A rule that fails ends this connection and no other.
 2. Answers of ours to the client take the server's place in the server's order: the answered frame is replaced
    upstream by a fence, and the answer is sent when the fence's PONG arrives (`fences.py`).  So neither
    verbose nor pedantic mode needs any counting.
@@ -10,20 +11,26 @@ Theory
    and its first PONG (`login.py`); bytes that cannot be framed are not forwarded, unless configured: the
    client gets the error that nats-server would send, at the same place.
 4. The end of the client's stream is forwarded to the server, which then ends its own.  The end of the
-   the server's stream ends the connection, after the frames that still wait for the client.
+   server's stream ends the connection, after the frames that still wait for the client.
 5. In a drain the client gets an INFO, as from a server in lame duck mode.  A fence marks the point at which
    the server has processed all bytes of the client.  After that the connection stays open until no request
    is unanswered; the caller has the deadline.
+6. The session owns what is known of the connection, and the list of its actions.  Its parts (directions,
+   fences, subscriptions, login, life cycle) each own a state and know nothing of the session: they return
+   results, or add an action by the function that they are given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from operator import add
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from natsproxy import close_reasons
-from natsproxy.capture.filter.redact import redact_frames
+from natsproxy.capture.filter.redact import Secrets, redact_frames
+from natsproxy.errors import NatsproxyError, place_of
+from natsproxy.events import UNKNOWN, Firing, Greeted, Who
+from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.errors import (
     AUTHORIZATION,
     MAX_PAYLOAD,
@@ -36,22 +43,37 @@ from natsproxy.protocol.errors import (
     err_frame,
     err_text,
 )
-from natsproxy.rules.interface import BatchResult, Chain, Decision
-from natsproxy.session.connection import ProxiedConnection
-from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames
-from natsproxy.session.login import Login, client_info, lame_duck
+from natsproxy.protocol.info import Info, parse_info
+from natsproxy.protocol.jetstream import keeps_delivery
+from natsproxy.rules.interface import (
+    BatchFunction,
+    BatchResult,
+    Chain,
+    ConnectionRules,
+    Decision,
+    EmptyChain,
+    LinkConditions,
+    SubscriptionCheck,
+)
+from natsproxy.rules.model.verdicts import Close, Cut
+from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames, PipeContext
+from natsproxy.session.fences import ClientPings, Fences
+from natsproxy.session.login import Login, clears_subscriptions, client_info, lame_duck
+from natsproxy.session.outbox import PLAIN
 from natsproxy.session.phase import (
     AFTER_CONNECT,
+    BEFORE_INFO,
     FIRST_STOPPED,
     OVER,
     REFUSED,
     UNFRAMED,
+    Lifecycle,
     Phase,
     PhaseEvent,
     PipeEvent,
+    PipePhase,
 )
-from natsproxy.session.rule_runner import NEVER, RuleRunner
-from natsproxy.session.subscriptions import MOST_REFUSED
+from natsproxy.session.subscriptions import MOST_REFUSED, STATE_OPS, Subscriptions
 from natsproxy.session.values import (
     NO_CERTIFICATE,
     UNLIMITED,
@@ -59,14 +81,17 @@ from natsproxy.session.values import (
     Action,
     Budget,
     Certificate,
+    Emit,
     Hooks,
     SessionSettings,
     Traffic,
     WorkLimit,
 )
 from natsproxy.wire import encode
-from natsproxy.wire.frames import Body, Frame, FramingFault, Malformed, Opaque, Run
-from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, SUBSCRIPTION_OPS, Direction, Op
+from natsproxy.wire.frames import Body, Frame, FramingFault, Malformed, Need, Opaque, Run
+from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, S2C, SUBSCRIPTION_OPS, Direction, Op
+from natsproxy.wire.parse import head
+from natsproxy.wire.scanner import byte_table
 
 SHORT: Final = 4_096
 """Reads up to this size (bytes) send their first `TOGETHER` frames in one write: some clients expect it."""
@@ -85,16 +110,76 @@ _ANSWERS: Final = {
     FramingFault.SILENT: None,
 }
 """The text of nats-server's -ERR by framing fault; None where it closes without one."""
+_NEVER: Final = 1 << 63  # a time (ns) that never comes
+_NO_RULES: Final = EmptyChain()
+
+
+class _Coming(NamedTuple):
+    """A chain that is being swapped in.  before: the rules until then.  check: of the live subscriptions."""
+
+    chain: Chain
+    before: ConnectionRules
+    check: SubscriptionCheck | None
 
 
 class Session:
-    """The state machine of one connection.
+    """The state machine of one connection; its rules see it as their `View`.
 
-    connection: its parts, and what is known of its peers.  pipes: its two directions, c2s first; a relay
-    reads their `pending`, `handled`, `full`, `ended` and `passed_on` itself.  runner: applies the rules.
-    conn, ordinal: its number, in events and records, and among the accepted connections.  record: whether
-    records are made from the start.  hooks: the functions of the proxy that it calls.
+    pipes: its two directions, c2s first; a relay reads their `pending`, `handled`, `full`, `ended` and
+    `passed_on` itself.  lifecycle, fences, subscriptions, client_pings: its other parts.  subs: the live
+    subscriptions by sid.  secrets: those of its traffic, for both directions.
+
+    conn, ordinal: its number, in events and records, and among the accepted connections.  address: the
+    client's.  certificate: the client's, with `tls_subject`.  key, alike: its names in rules and reports.
+    connect: the last CONNECT of the client, or the defaults before it.  info: the last INFO of the server.
+    last_connect, last_info: the same as frames.  server_error: the text of an -ERR with which the server
+    closes, "" for none.
+
+    chain: the loaded rules of the proxy.  rules: those of them that apply to this connection.
+    suspended: messages are dropped.  paused_until: nothing is read until then (ns).  Both are an operator's.
+
+    Of the arguments, record: whether records are made from the start.  budget: the memory that all
+    connections may hold.  hooks: the functions of the proxy that it calls.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_act",
+        "_actions",
+        "_check_at",
+        "_coming",
+        "_conditions_due",
+        "_delayed_ends",
+        "_hooks",
+        "_login",
+        "_rules_due",
+        "_who",
+        "_who_of",
+        "address",
+        "alike",
+        "certificate",
+        "chain",
+        "client_pings",
+        "conn",
+        "connect",
+        "fences",
+        "info",
+        "key",
+        "last_connect",
+        "last_info",
+        "lifecycle",
+        "ordinal",
+        "paused_until",
+        "pipes",
+        "rules",
+        "secrets",
+        "server_error",
+        "settings",
+        "subs",
+        "subscriptions",
+        "suspended",
+        "tls_subject",
+    )
 
     def __init__(
         self,
@@ -110,31 +195,56 @@ class Session:
         budget: Budget | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
     ) -> None:
-        self.connection = connection = ProxiedConnection(
-            settings, conn, ordinal, address, certificate, record, budget or Budget(UNLIMITED)
-        )
-        self.pipes = connection.pipes
-        self.runner = RuleRunner(connection, chain, now)
-        self._lifecycle = connection.lifecycle
-        self._fences = connection.fences
-        self._subscriptions = connection.subscriptions
-        self._login = Login(connection, self.runner, hooks)
-        self._heard = hooks.heard
+        self.settings = settings
+        self.conn = conn
+        self.ordinal = ordinal
+        self.address = address
+        self.secured(certificate)
+        self._who = UNKNOWN
+        self._who_of: tuple[object, ...] = ()  # the values that it was made of
+        self.key = self.alike = f"#{ordinal}"
+        self.info = Info()
+        self.last_info = self.last_connect = b""
+        self.server_error = ""
+        self.chain = chain
+        self.suspended = False
+        self.paused_until = 0
+        self._hooks = hooks
+        # The parts get `_act`, and nothing else of this list: they can add to it, and only we take from it.
+        self._actions: list[Action] = []
+        self._act = act = self._actions.append
+        self.secrets = Secrets()
+        context = PipeContext(settings, conn, record, budget or Budget(UNLIMITED), self.secrets, act)
+        self.pipes = pipes = DirectionPipe(C2S, context), DirectionPipe(S2C, context)
+        pipes[S2C].scanner.hold = settings.frame_hold_limit  # that of c2s: `_set_hold`
+        shut = settings.identity is not None and settings.identity.asks
+        self.lifecycle = Lifecycle(conn, act, shut=shut)
+        self.fences = Fences(pipes, self.lifecycle, settings.fence_timeout)
+        self.subscriptions = Subscriptions(pipes, self.fences, self.lifecycle)
+        self.subs = self.subscriptions.table
+        self.client_pings = ClientPings(pipes, self.lifecycle, self.subscriptions.watch_ops)
+        self._login = Login(settings, pipes, self.fences, self.lifecycle, act)
+        self._introduce(Connect())
+        self._coming: _Coming | None = None
+        self._conditions_due: int | None = None  # when a link condition changes
         self._rules_due: int | None = None  # when the rules have something to do without a frame
         self._delayed_ends: dict[Direction, int] = {}  # until when (ns) a rule keeps ends of streams back
         self._check_at: int | None = None  # when to look whether the client has all frames
+        self.rules: ConnectionRules = chain.bind(self, None, now)
+        self._listen()
+        self._update_conditions(now)
 
     # -- facts
 
     @property
     def over(self) -> bool:
         """True if the end has been asked for."""
-        return self._lifecycle.phase is OVER
+        return self.lifecycle.phase is OVER
 
     @property
     def arrived(self) -> bool:
         """True if the client has had its first PONG."""
-        return self._lifecycle.phase is Phase.READY
+        return self.lifecycle.phase is Phase.READY
 
     @property
     def client_spoke(self) -> bool:
@@ -178,13 +288,13 @@ class Session:
         info, connect: the last INFO and CONNECT.  subs: sid, subject, queue, max and delivered of each live
         subscription.  ordinals: the number of the next frame by direction and leg.  open: who the client is.
         """
-        connection, delivered, (c2s, s2c) = self.connection, self._subscriptions.delivered, self.pipes
-        facts = {"client": connection.address, "ordinal": connection.ordinal, "key": connection.key}
+        delivered, (c2s, s2c) = self.subscriptions.delivered, self.pipes
+        facts = {"client": self.address, "ordinal": self.ordinal, "key": self.key}
         return {
-            "info": redact_frames(connection.last_info, S2C),
+            "info": redact_frames(self.last_info, S2C),
             "connect": self.redacted_connect,
             "subs": [
-                [sub.sid, sub.subject, sub.queue, sub.max, delivered(sub)] for sub in connection.subs.values()
+                [sub.sid, sub.subject, sub.queue, sub.max, delivered(sub)] for sub in self.subs.values()
             ],
             "ordinals": {
                 "c2s_in": c2s.next_in,
@@ -192,54 +302,101 @@ class Session:
                 "s2c_in": s2c.next_in,
                 "s2c_out": s2c.out_next,
             },
-            "open": {**facts, **connection.login()},
+            "open": {**facts, **self.verified_client()},
         }
-
-    def record(self, on: bool) -> None:
-        """Make records from the next frame on, or stop making them."""
-        for pipe in self.pipes:
-            if pipe.open is not None and pipe.records.on != on:
-                pipe.open.cut = True  # a record must not join bytes that were not adjacent
-            pipe.records.on = on
 
     def facts(self, now: int) -> dict[str, object]:
         """Return the state for an operator: key, phase, whether suspended or paused."""
         return {
-            "key": self.connection.key,
-            "phase": self._lifecycle.phase.name.lower(),
-            "suspended": self.runner.suspended,
-            "paused": now < self.runner.paused_until,
+            "key": self.key,
+            "phase": self.lifecycle.phase.name.lower(),
+            "suspended": self.suspended,
+            "paused": now < self.paused_until,
         }
 
     @property
     def redacted_connect(self) -> bytes:
         """The client's last CONNECT without its secrets; b"" if none came."""
-        return redact_frames(self.connection.last_connect, C2S)
+        return redact_frames(self.last_connect, C2S)
 
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that may still get an answer."""
-        return frozenset() if self.over else self._subscriptions.requests()
+        return frozenset() if self.over else self.subscriptions.requests()
 
-    def take_actions(self) -> list[Action]:
-        """Return the actions since the last call."""
-        return self.connection.actions.take()
+    # -- who the client is
+
+    def _introduce(self, connect: Connect) -> None:
+        """Store the options of the client's CONNECT."""
+        self.connect = connect
+        self.subscriptions.verbose = connect.verbose
+
+    def secured(self, certificate: Certificate) -> None:
+        """Store the client's certificate: its handshake may come after INFO."""
+        self.certificate = certificate
+        self.tls_subject = certificate.subject
+
+    @property
+    def who(self) -> Who:
+        """The client, as far as it is known now."""
+        known = self.connect, self.info, self.certificate, self.lifecycle.logged_in
+        if known != self._who_of:  # each firing has it: mostly the same values, which compare at once
+            self._who_of = known
+            self._who = Who(
+                client=self.address,
+                name=self.connect.name,
+                user=self.connect.who,
+                user_by=self._login.user_by(self.connect, self.info, self.certificate),
+                account=self.info.remote_account or self.connect.jwt.account,
+                tls_subject=self.tls_subject,
+            )
+        return self._who
+
+    def verified_client(self) -> dict[str, str]:
+        """Return who the client is, for records: only what is known and verified.
+
+        The user of a client that logs in at the server itself is not: only the server checks it.
+        """
+        identity, who = self.settings.identity, self.who._asdict()
+        who["account"] = self.info.remote_account
+        if identity is None or not identity.logs_in:
+            del who["user"]
+        return {name: who[name] for name in ("user", "account", "tls_subject") if who.get(name)}
+
+    # -- the view of the rules
+
+    @property
+    def subs_version(self) -> int:
+        """A number that changes whenever a live subscription is added, is removed or gets a limit."""
+        return self.subs.version
+
+    def count_sid(self, sid: bytes) -> None:
+        """Count the messages on `sid` until the subscription ends, without looking at them."""
+        self.subscriptions.count(sid)
+
+    def watch_subject(self, direction: Direction, subject: bytes, need: Need) -> None:
+        """Have the scanner return every message frame of exactly `subject`."""
+        self.pipes[direction].scanner.watch_subjects[subject] = need
+
+    def unwatch_subject(self, direction: Direction, subject: bytes) -> None:
+        """Undo `watch_subject`."""
+        self.pipes[direction].scanner.watch_subjects.pop(subject, None)
 
     # -- frames that bypass the session
 
     def clear(self, direction: Direction) -> bool:
         """Return whether unwanted frames may bypass the session: it has nothing to do between them."""
-        phase = self._lifecycle.phase
+        phase = self.lifecycle.phase
         return (
             (phase is Phase.READY or phase is Phase.CONNECTED)
             and self.pipes[direction].clear
-            and self._lifecycle.drained is None  # a drain waits for the last answer
+            and self.lifecycle.drained is None  # a drain waits for the last answer
         )
 
     def decisions(self, direction: Direction) -> object | None:
         """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
-        if self.runner.batch_function(self.pipes[direction]) is None:
+        if self._batch_function(self.pipes[direction]) is None:
             return None
-        return self.runner.rules.decisions(direction)
+        return self.rules.decisions(direction)
 
     def catch_up(self, passed: PassedFrames) -> None:
         """Count the frames that were bypassed, and emit the firings of rules on them."""
@@ -247,7 +404,7 @@ class Session:
             taken = passed.take(pipe.direction)
             if taken is not None:
                 pipe.catch_up(taken)
-                self.runner.emit_fired()
+                self._emit_fired()
 
     def take_over(self, rests: tuple[bytes, bytes]) -> None:
         """Take over the unfinished control lines from a plane that gives the legs back."""
@@ -255,6 +412,12 @@ class Session:
             pipe.take_over(rest)
 
     # -- bytes
+
+    def take_actions(self) -> list[Action]:
+        """Return the actions since the last call."""
+        taken = self._actions.copy()
+        self._actions.clear()
+        return taken
 
     def receive(
         self, direction: Direction, data: bytes, now: int, limit: WorkLimit = UNLIMITED_WORK
@@ -268,10 +431,10 @@ class Session:
         pipe.pending = False
         pipe.handled = 0
         pipe.in_bytes += len(data)
-        if self._lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
+        if self.lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
         # Only the first bytes of a client: later, the same bytes may be part of a payload.
-        if direction == C2S and pipe.in_bytes == len(data) and self._login.turn_away(data, now):
+        if direction == C2S and pipe.in_bytes == len(data) and self._login.turn_away(data, self.info, now):
             return self.take_actions()
         if pipe.phase is UNFRAMED:
             pipe.pass_unframed(data, now)
@@ -279,9 +442,9 @@ class Session:
         pipe.set_buffer_limit()
         if data:
             pipe.scanner.feed(data)
-        phase = self._lifecycle.phase
-        special = self._lifecycle.shut or phase is REFUSED
-        special = special or (self.runner.rules.connect_first and phase not in AFTER_CONNECT)
+        phase = self.lifecycle.phase
+        special = self.lifecycle.shut or phase is REFUSED
+        special = special or (self.rules.connect_first and phase not in AFTER_CONNECT)
         if special and direction == C2S and not pipe.waiting:
             self._first_frame(pipe, now)
         if pipe.deciding is not None:
@@ -290,11 +453,11 @@ class Session:
         if not (pipe.pending or pipe.waiting or self.over or pipe.phase >= FIRST_STOPPED):
             self._scan(pipe, now, limit, TOGETHER if 0 < len(data) <= SHORT else 0)
         pipe.flush(now)
-        self.runner.emit_fired()
+        self._emit_fired()
         # Both: a frame of one direction may inject an answer into the other.
         for each in self.pipes:
             each.charge()
-        if self.connection.secrets.alert:
+        if self.secrets.alert:
             self._forget_secrets()
         self._end_if_answered()
         return self.take_actions()
@@ -302,7 +465,7 @@ class Session:
     def _forget_secrets(self) -> None:
         """Free memory of the redaction once no received frame is still to be recorded."""
         if not any(pipe.pending or pipe.open or pipe.outbox.bytes for pipe in self.pipes):
-            self.connection.secrets.forget_answered()
+            self.secrets.forget_answered()
 
     def _first_frame(self, pipe: DirectionPipe, now: int) -> None:
         """Handle the next frame of a client that cannot be served, or that must authenticate first."""
@@ -313,26 +476,26 @@ class Session:
         is_connect = isinstance(segment, Frame) and segment.op == Op.CONNECT
         if isinstance(segment, Frame) and is_connect:
             # Even if the client is turned away: the log names it, and its connection key counts.
-            self._login.connect(pipe, segment, first, now)
+            self._on_connect(pipe, segment, first, now)
         elif isinstance(segment, Frame):
             pipe.drop(segment, first, now, "proxy")
         elif isinstance(segment, Run):
             pipe.lose(segment, first, now, "proxy")
-        if self._lifecycle.phase is REFUSED:
+        if self.lifecycle.phase is REFUSED:
             refusal = self._login.refusal or ""
             self.pipes[S2C].inject(encode.err(f"natsproxy: {refusal}"), Op.ERR.bit, now, "proxy")
-            self._lifecycle.end(close_reasons.REFUSED, refusal)
+            self.lifecycle.end(close_reasons.REFUSED, refusal)
         elif isinstance(segment, Malformed) and segment.buffer[segment.start] in _CONNECT:
             self._malformed(pipe, segment, now)
         elif not is_connect:
-            self._login.refuse_early(pipe, now)
+            self._login.refuse_early(now)
 
     def _scan(self, pipe: DirectionPipe, now: int, limit: WorkLimit, least: int) -> None:
         """Handle the scanner's segments until it needs more bytes or the limit is reached.
 
         least: the frames that are handled however long they take.
         """
-        scanner, lifecycle, secrets = pipe.scanner, self._lifecycle, self.connection.secrets
+        scanner, lifecycle, secrets = pipe.scanner, self.lifecycle, self.secrets
         scanner.most = limit.frames
         begin = first = scanner.ordinal
         stop = first + limit.frames
@@ -345,7 +508,7 @@ class Session:
                 else:
                     pipe.pass_(segment, first, now)
             elif isinstance(segment, Frame):
-                decide_batch = self.runner.batch_function(pipe)
+                decide_batch = self._batch_function(pipe)
                 if (
                     decide_batch is None
                     or segment.op not in MESSAGE_OPS
@@ -392,13 +555,33 @@ class Session:
         handler = HANDLERS.get((pipe.direction, frame.op))
         if handler is not None and not handler(self, pipe, frame, ordinal, now):
             return
-        if pipe.swallowing and self.runner.swallow(pipe, frame, ordinal, now):
+        if pipe.swallowing and self._swallow(pipe, frame, ordinal, now):
             return
         if frame.header_size > LONG:
-            pipe.deciding = Deciding(frame, ordinal, self.runner.steps(pipe, frame, now))
+            pipe.deciding = Deciding(frame, ordinal, self._steps(pipe, frame, now))
             self._continue_deciding(pipe, now, limit)
         else:
-            self._decided(pipe, frame, ordinal, self.runner.decide(pipe, frame, now), now)
+            self._decided(pipe, frame, ordinal, self._decide(pipe, frame, now), now)
+
+    def _decide(self, pipe: DirectionPipe, frame: Frame, now: int) -> Decision | None:
+        """Return the rules' decision on a frame, None to pass it untouched."""
+        direction = pipe.direction
+        state_only = STATE_OPS[direction] >> frame.op & 1
+        if state_only and not pipe.scanner.interest.need(frame.op, frame.subject):
+            return None  # only the session wants it
+        try:
+            if direction == S2C and self.subscriptions.is_moving(frame.sid):
+                return self.subscriptions.decide(frame, now)
+            return self.rules.decide(direction, frame, now)
+        except Exception as error:
+            self._rule_failed(frame, error, now)
+            return None
+
+    def _steps(self, pipe: DirectionPipe, frame: Frame, now: int) -> Generator[None, None, Decision | None]:
+        """Make the same decision in steps."""
+        if pipe.direction == S2C and self.subscriptions.is_moving(frame.sid):
+            return self._decide(pipe, frame, now)
+        return (yield from self.rules.steps(pipe.direction, frame, now))
 
     def _continue_deciding(self, pipe: DirectionPipe, now: int, limit: WorkLimit) -> None:
         """Continue a decision that is made in steps, up to the limit."""
@@ -412,38 +595,51 @@ class Session:
                     return
         except StopIteration as done:
             decision = done.value
-        except Exception as error:  # as in `RuleRunner.decide`
-            self.runner.failed(frame, error, now)
+        except Exception as error:  # as in `_decide`
+            self._rule_failed(frame, error, now)
         pipe.deciding = None
         self._decided(pipe, frame, ordinal, decision, now)
 
     def _decided(
         self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision | None, now: int
     ) -> None:
-        if self._lifecycle.phase is OVER:
+        if self.lifecycle.phase is OVER:
             return
         if decision is not None:
-            self.runner.carry_out(pipe, frame, ordinal, decision, now)
+            self._carry_out(pipe, frame, ordinal, decision, now)
         else:
-            self.runner.keep_in_step(pipe, frame, True, None, now)
-            self.runner.pass_untouched(pipe, frame, ordinal, now)
+            self._keep_in_step(pipe, frame, True, None, now)
+            self._pass_untouched(pipe, frame, ordinal, now)
         if frame.op == Op.PONG and pipe.direction == S2C:
-            self._login.client_has_pong(pipe, now)
+            self._client_has_pong(now)
+
+    def _rule_failed(self, frame: Frame, error: Exception, now: int) -> None:
+        """End this connection because a rule raised an exception."""
+        # Without the exception's text, which may quote the frame.
+        detail = f"a rule failed on {frame.op.label}: {place_of(error)}"
+        self.lifecycle.notice("error", detail, now)
+        self.lifecycle.end(close_reasons.RULE_FAILED, detail)
 
     def _subscription_lines(self, pipe: DirectionPipe, now: int, most: int) -> None:
         """Handle plain SUBs and UNSUBs that follow one, `most` at most, if no rule wants them."""
         scanner = pipe.scanner
         wanted = scanner.interest.wants(Op.SUB) or scanner.interest.wants(Op.UNSUB)
-        if wanted or pipe.swallowing or self.connection.secrets.alert or self._lifecycle.phase is OVER:
+        if wanted or pipe.swallowing or self.secrets.alert or self.lifecycle.phase is OVER:
             return
         first = scanner.ordinal
         found = scanner.subscriptions(min(most, MOST_LINES))
         if found is not None:
             run, lines = found
-            self._subscriptions.note_lines(lines)
+            self.subscriptions.note_lines(lines)
             pipe.pass_(run, first, now)
 
     # -- adjacent frames, decided on in batches
+
+    def _batch_function(self, pipe: DirectionPipe) -> BatchFunction | None:
+        """Return the rules' batch function; None where the session itself must look at each frame."""
+        if pipe.swallowing or (pipe.direction == S2C and self.subscriptions.ended_or_moved):
+            return None
+        return self.rules.batch_functions[pipe.direction]
 
     def _handle_batch(
         self, pipe: DirectionPipe, frame: Frame, first: int, now: int, limit: WorkLimit
@@ -451,9 +647,9 @@ class Session:
         """Handle a whole message frame, whose ordinal is `first`, with the adjacent ones."""
         at = 0
         frames = [frame, *pipe.scanner.more(MOST)]
-        if pipe.scanner.odd or self.connection.secrets.alert:  # the session has looked at the first
-            self.connection.secrets.look(pipe.direction, frames[1:])
-        while at < len(frames) and not (self._lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED):
+        if pipe.scanner.odd or self.secrets.alert:  # the session has looked at the first
+            self.secrets.look(pipe.direction, frames[1:])
+        while at < len(frames) and not (self.lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED):
             if at and limit.reached():
                 break
             for result in self._decide_batches(pipe, frames, at, first, now):
@@ -469,13 +665,13 @@ class Session:
     def _decide_batches(
         self, pipe: DirectionPipe, frames: list[Frame], at: int, first: int, now: int
     ) -> list[BatchResult]:
-        decide_batch = self.runner.batch_function(pipe)
+        decide_batch = self._batch_function(pipe)
         if decide_batch is None or pipe.outbox.paced:
             return []
         try:
             return decide_batch(frames, at, first + at, now)
-        except Exception as error:  # as in `RuleRunner.decide`
-            self.runner.failed(frames[at], error, now)
+        except Exception as error:  # as in `_decide`
+            self._rule_failed(frames[at], error, now)
             return []
 
     def _carry_out_batch(
@@ -496,14 +692,167 @@ class Session:
             pipe.change(frames, out, first, now, result.cause)
         else:
             for place, frame in enumerate(frames):
-                self.runner.keep_in_step(pipe, frame, False, None, now)
+                self._keep_in_step(pipe, frame, False, None, now)
                 pipe.drop(frame, first + place, now, result.cause)
 
-    # -- handlers by op: each returns whether the rules are to see the frame
+    # -- what becomes of a frame
 
-    def _on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        self._login.connect(pipe, frame, ordinal, now)
+    def _carry_out(
+        self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision, now: int
+    ) -> None:
+        """Apply the rules' decision to a frame."""
+        if decision.firings:
+            self._emit_numbered(decision.firings, ordinal)
+        close = decision.close
+        if close is not None and close.at is not Cut.AFTER:
+            out = (frame.raw,) if decision.out is None else decision.out
+            part = close.at.part(out[0]) if out else b""
+            pipe.cut_off(frame, part, ordinal, now, decision.cause or close.cause)
+            # No fence before CONNECT: the server might refuse that.
+            self._close(self.pipes[S2C] if frame.op == Op.CONNECT else pipe, close, now)
+            return
+        passes = decision.out is None or len(decision.out) > 0
+        if decision.conditions_changed:  # the frame is the first to meet them
+            self._update_conditions(now)
+            if pipe.swallowing and self._swallow(pipe, frame, ordinal, now):
+                self.subscriptions.dropped(frame)  # the scanner has counted it as delivered
+                return
+            passes = passes and pipe.phase < PipePhase.FINISHED
+        self._keep_in_step(pipe, frame, passes, decision.upstream_subject, now)
+        if decision.before:
+            pipe.inject(decision.before, 1 << frame.op, now, decision.cause)
+        if passes:
+            self._pass(pipe, frame, ordinal, decision, now)
+        else:
+            pipe.drop(frame, ordinal, now, decision.cause)
+        if decision.after:
+            pipe.inject(decision.after, 1 << frame.op, now, decision.cause)
+        answer = decision.answer
+        if decision.ok and pipe.direction == C2S and self.connect.verbose and OPS[frame.op].earns_ok:
+            answer += encode.OK
+        if answer:
+            self._answer(pipe, answer, now)
+        if close is not None:
+            pipe.flush(now)
+            self._close(pipe, close, now)
+
+    def _pass(self, pipe: DirectionPipe, frame: Frame, ordinal: int, decision: Decision, now: int) -> None:
+        if decision.out is None and decision.until is None and not (decision.defer or decision.paces):
+            self._pass_untouched(pipe, frame, ordinal, now)
+            return
+        if not decision.paces and self._goes_ahead(pipe, frame):
+            decision = decision._replace(overtake=True)
+        pipe.replace(frame, ordinal, decision, now)
+        if decision.paces:
+            self.subscriptions.watch_ops()
+
+    def _pass_untouched(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> None:
+        """Forward a frame as it came; one that must not wait for a limit goes ahead of those that do."""
+        if self._goes_ahead(pipe, frame):
+            pipe.pass_ahead(frame, ordinal, now)
+        else:
+            pipe.pass_(frame, ordinal, now)
+
+    @staticmethod
+    def _goes_ahead(pipe: DirectionPipe, frame: Frame) -> bool:
+        """Tell whether a frame does not wait behind those that are above a limit."""
+        if not pipe.outbox.paced or frame.missing:
+            return False
+        return frame.op == Op.PONG or (frame.op in MESSAGE_OPS and keeps_delivery(frame.subject))
+
+    def _keep_in_step(
+        self, pipe: DirectionPipe, frame: Frame, passes: bool, upstream: bytes | None, now: int
+    ) -> None:
+        """Update fences, awaited answers and subscriptions for a frame that passes or not.
+
+        upstream: the subject of a SUB for the server, if a rule rewrites it.
+        """
+        if pipe.direction == C2S:
+            if frame.op == Op.PING and passes:
+                self.fences.client_ping()
+            elif frame.reply and not passes:  # no server will answer it
+                self.subscriptions.awaited.pop(frame.reply, None)
+            elif frame.op == Op.SUB:
+                self.subscriptions.decided(frame, passes, upstream, now)
+        elif frame.op in (Op.MSG, Op.HMSG):
+            if passes:
+                self.subscriptions.passed(frame, now, altered=self.rules.alters_delivery)
+            else:
+                self.subscriptions.dropped(frame)
+
+    def _swallow(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Swallow a message, or answer a PING in the server's place; return whether the frame was either.
+
+        Frames that change the state of the connection pass: both sides must stay in sync.
+        """
+        if frame.op in MESSAGE_OPS:
+            self.subscriptions.lost(frame)
+            pipe.drop(frame, ordinal, now, "swallow")
+            self._answer_oks(pipe, 1, now)
+            return True
+        # The first PING goes to the server: its PONG says that the login is good.
+        if pipe.direction == C2S and frame.op == Op.PING and self.lifecycle.phase is Phase.READY:
+            pipe.drop(frame, ordinal, now, "swallow")
+            self.fences.answer_suspended(encode.PONG, now)
+            return True
         return False
+
+    def _answer_oks(self, pipe: DirectionPipe, frames: int, now: int) -> None:
+        """Answer swallowed frames of a verbose client."""
+        if pipe.direction == C2S and self.connect.verbose:
+            self.fences.answer_suspended(encode.OK * frames, now)
+
+    def _answer(self, pipe: DirectionPipe, answer: bytes, now: int) -> None:
+        """Answer the sender of a frame at that frame's place."""
+        if pipe.direction == C2S:
+            self.fences.answer(answer, now)
+        else:
+            self.pipes[C2S].inject(answer, 0, now, "rule")
+
+    def _close(self, pipe: DirectionPipe, close: Close, now: int) -> None:
+        """End the connection because a rule says so."""
+        cause, raw = close.cause, close.raw
+        if close.reset:
+            self.lifecycle.end(close_reasons.RULE, cause, reset=True, flush=close.at is not Cut.BEFORE)
+        elif pipe.direction == C2S and raw:
+            # In the server's order: after its responses to earlier frames.
+            self.fences.answer(raw, now).end = (close_reasons.RULE, cause)
+            pipe.step(PipeEvent.END)
+        else:
+            if raw:
+                pipe.inject(raw, Op.ERR.bit, now, "rule")
+            self.lifecycle.end(close_reasons.RULE, cause)
+
+    def _emit_numbered(self, firings: tuple[Firing, ...], ordinal: int) -> None:
+        for f in firings:
+            # By position: `dataclasses.replace` would cost more than all else here.
+            numbered = Firing(
+                f.t,
+                f.conn,
+                f.rule,
+                f.kind,
+                f.direction,
+                ordinal,
+                f.m,
+                f.action,
+                f.delay,
+                f.key,
+                f.subject,
+                f.detail,
+                op=f.op,
+                role=f.role,
+                who=f.who,
+            )
+            self._act(Emit(numbered))
+
+    def _emit_fired(self) -> None:
+        """Emit the firings that belong to no frame, or to several."""
+        fired = self.rules.fired
+        if fired:
+            self._actions += map(Emit, fired)
+            fired.clear()
+
+    # -- handlers by op: each returns whether the rules are to see the frame
 
     def _on_publish(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Refuse a payload above the server's max_payload, in the server's place, at the control line.
@@ -511,46 +860,42 @@ class Session:
         Only where rules look at the frame, since the server would not get all of it; other frames are refused
         by the server itself.
         """
-        most = self.connection.info.max_payload
-        if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connection.connect.headers):
+        most = self.info.max_payload
+        if not 0 < most < frame.size or (frame.op == Op.HPUB and not self.connect.headers):
             return True
         if not pipe.scanner.interest.need(frame.op, frame.subject):
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         pipe.step(PipeEvent.END)
         why = f"a payload of {frame.size} bytes exceeds the server's max_payload of {most}"
-        self._fences.end_here(err_frame(MAX_PAYLOAD.text), close_reasons.CLIENT_PROTOCOL, why, now)
+        self.fences.end_here(err_frame(MAX_PAYLOAD.text), close_reasons.CLIENT_PROTOCOL, why, now)
         return False
 
     def _on_sub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        self._subscriptions.sub(frame)
+        self.subscriptions.sub(frame)
         return True
 
     def _on_unsub(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        raw = self._subscriptions.unsub(frame, now, altered=self.runner.rules.alters_delivery)
+        raw = self.subscriptions.unsub(frame, now, altered=self.rules.alters_delivery)
         if raw is None:
             return True
         pipe.replace(frame, ordinal, Decision((raw,), cause="proxy"), now)
         return False
 
-    def _on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
-        self._login.info(pipe, frame, ordinal, now)
-        return False
-
     def _on_client_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Drop a PONG that answers a PING of ours."""
-        if not self.connection.client_pings.pong(now):
+        if not self.client_pings.pong(now):
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         return False
 
     def _on_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Forward a PONG that is the client's; run the work of a fence."""
-        fence = self._fences.pong()
+        fence = self.fences.pong()
         if fence is None:
             return True
         pipe.drop(frame, ordinal, now, "proxy")
-        self._fences.pass_(fence, now)
+        self.fences.pass_(fence, now)
         return False
 
     def _on_server_ping(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
@@ -564,7 +909,7 @@ class Session:
 
     def _on_ok(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Drop a +OK that answers an injected frame."""
-        if not self._subscriptions.take_our_ok():
+        if not self.subscriptions.take_our_ok():
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         return False
@@ -574,31 +919,217 @@ class Session:
         text = err_text(frame.args)
         error = classify(text)
         if error.kind.closes or error.kind is OTHER:
-            self.connection.server_error = text
+            self.server_error = text
             self._login.speak_by = None
-            self._heard(self.connection.conn, text)
+            self._hooks.heard(self.conn, text)
         if error.kind is SUBSCRIPTION_REVOKED:
-            self._subscriptions.forget(error.sid)
+            self.subscriptions.forget(error.sid)
         elif error.kind is SUBSCRIBE_DENIED or error.kind is TOO_MANY_TOKENS:
-            self._subscriptions.refused(error.subject, error.queue)
-        elif error.kind is MAX_SUBSCRIPTIONS and self.connection.subs.doubt():
+            self.subscriptions.refused(error.subject, error.queue)
+        elif error.kind is MAX_SUBSCRIPTIONS and self.subs.doubt():
             why = f"the server has refused more than {MOST_REFUSED} of its subscriptions"
-            self._lifecycle.end(close_reasons.CLIENT_PROTOCOL, why)
+            self.lifecycle.end(close_reasons.CLIENT_PROTOCOL, why)
         return True
 
     def _on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Drop a message of a subscription that was ended here."""
-        if frame.sid not in self._subscriptions.closed:
+        if frame.sid not in self.subscriptions.closed:
             return True
         pipe.drop(frame, ordinal, now, "proxy")
         return False
+
+    # -- CONNECT and INFO: the login says how they go on, the rules see them so
+
+    def _on_connect(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        connect = self._login.connect(frame, ordinal, self.connect, self.certificate, now)
+        if connect is not None:
+            self._connected(frame, ordinal, connect, now)
+        return False
+
+    def _connected(self, frame: Frame, ordinal: int, connect: Connect, now: int) -> None:
+        """Forward a CONNECT and bind the rules that apply to the client.  connect: its options, merged."""
+        lifecycle, pipe = self.lifecycle, self.pipes[C2S]
+        self._introduce(connect)
+        if lifecycle.phase in AFTER_CONNECT:
+            if clears_subscriptions(self.info.version):
+                for sid in (*self.subs,):
+                    self.subscriptions.forget(sid)
+        else:
+            self.key, self.alike = self._hooks.key_of(connect.name, self.ordinal)
+        lifecycle.step(PhaseEvent.CONNECT)
+        self.last_connect = frame.raw
+        c = connect
+        self._act(Emit(Greeted(now, self.conn, self.key, c.name, c.lang, c.version, c.user)))
+        self._login.speak_by = None
+        if lifecycle.phase is REFUSED:
+            pipe.drop(frame, ordinal, now, "proxy")
+            return
+        # CONNECT gets a record of its own: secrets are taken out of it before it is written.
+        pipe.flush(now)
+        self._bind(now)
+        self._set_hold()
+        args = self._login.server_connect(frame.args)
+        # Rules see the frame that goes on: one that changes it must not bring the client's secrets back.
+        shown = frame if args is frame.args else head(encode.connect(args), C2S) or frame
+        decision = self._decide(pipe, shown, now)
+        self._forward(pipe, frame, ordinal, decision, encode.connect, args, now)
+
+    def _on_info(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Learn about the server, and forward INFO as the client is to see it."""
+        try:
+            info = parse_info(frame.args)
+        except ValueError as error:
+            self.lifecycle.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
+            return False
+        # The INFO after the first PONG names the account; later ones do not.
+        account = info.remote_account or self.info.remote_account
+        self.info = info if account == info.remote_account else info._replace(remote_account=account)
+        self._hooks.heard(self.conn, self.info)
+        first = self.lifecycle.phase in BEFORE_INFO
+        self._set_hold()
+        self.last_info = frame.raw
+        if first:
+            self._login.greeted(self.info, frame.args, now)
+        elif info.remote_account:  # rules may ask for it
+            self._bind(now)
+        if not first and self.lifecycle.phase is Phase.CONNECTED:
+            # A fence of ours provoked it: clients expect PONG first.
+            self._login.hold_info(frame, ordinal, now)
+        else:
+            self._send_info(frame, ordinal, now)
+        return False
+
+    def _set_hold(self) -> None:
+        # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
+        limit, most = self.settings.frame_hold_limit, self.info.max_payload
+        scanner = self.pipes[C2S].scanner
+        scanner.hold = min(limit, most or limit) if self.connect.headers else 0
+        scanner.max_payload = most
+
+    def _send_info(self, frame: Frame, ordinal: int, now: int) -> None:
+        pipe, args = self.pipes[S2C], client_info(frame.args, self.settings)
+        decision = self._decide(pipe, frame._replace(args=args), now)
+        self._forward(pipe, frame, ordinal, decision, encode.info, args, now)
+
+    def _forward(
+        self,
+        pipe: DirectionPipe,
+        frame: Frame,
+        ordinal: int,
+        decision: Decision | None,
+        form: Callable[[bytes], bytes],
+        args: bytes,
+        now: int,
+    ) -> None:
+        """Forward INFO or CONNECT with other arguments, as the rules decided.
+
+        form: makes a frame of arguments.  args: the very same bytes where nothing changes.
+        """
+        if self.lifecycle.over:
+            return
+        if decision is not None:
+            if decision.out is None and args is not frame.args:
+                decision = decision._replace(out=(form(args),), cause=decision.cause or "proxy")
+            self._carry_out(pipe, frame, ordinal, decision, now)
+        elif args is frame.args:
+            pipe.flush(now)
+            pipe.pass_(frame, ordinal, now)
+        else:
+            pipe.replace(frame, ordinal, Decision((form(args),), cause="proxy"), now)
+        pipe.flush(now)
+
+    def _client_has_pong(self, now: int) -> None:
+        """Handle the client's first PONG: forward the INFOs that were held back until then."""
+        if self.lifecycle.phase is not Phase.CONNECTED:
+            return
+        self.lifecycle.step(PhaseEvent.PONG)
+        self.pipes[S2C].flush(now)
+        for info, ordinal in self._login.held_infos():
+            self._send_info(info, ordinal, now)
+        self.client_pings.client_is_ready(now)
+
+    # -- rules that come into force
+
+    def _bind(self, now: int, check: SubscriptionCheck | None = None) -> None:
+        """Bind the rules of the chain that apply, between two frames; check: of a swap."""
+        before = self.rules
+        try:
+            self.rules = self.chain.bind(self, before, now, check)
+        except NatsproxyError as error:
+            self.lifecycle.end(close_reasons.RULE_FAILED, str(error))
+            return
+        self._listen()
+        # Before resubscribing: revoked subscriptions must not be subscribed again.
+        self._revoke(self.rules.revoked, now)
+        self._update_conditions(now)
+        if self.rules is not before and self.rules.resubscribed and not self.lifecycle.over:
+            self.subscriptions.resubscribe(self.rules.resubscribed, before, now)
+
+    def _swap(self, chain: Chain, now: int, limit: WorkLimit) -> None:
+        """Check the live subscriptions under another chain, up to the limit, then put it in force."""
+        coming = self._coming
+        if coming is None or coming.chain is not chain or coming.before is not self.rules:
+            try:
+                check = chain.check(self, self.rules)
+            except NatsproxyError as error:
+                self.chain = chain
+                self.lifecycle.end(close_reasons.RULE_FAILED, str(error))
+                return
+            coming = self._coming = _Coming(chain, self.rules, check)
+        if coming.check is not None:
+            self._revoke(coming.check.step(limit.reached), now)
+            if not coming.check.done:
+                return
+        self._coming, self.chain = None, chain
+        self._bind(now, coming.check)
+
+    def _revoke(self, revoked: list[tuple[bytes, str]], now: int) -> None:
+        """End subscriptions (sids) that the rules revoke, with the texts of their -ERR."""
+        if not revoked:
+            return
+        sids = [sid for sid, _ in revoked]
+        for sid in sids:
+            self.subscriptions.forget(sid)
+        self.subscriptions.close(sids, now)
+        self._answer(self.pipes[C2S], b"".join(err_frame(text) for _, text in revoked), now)
+
+    def _listen(self) -> None:
+        self.secrets.renamed = self.rules.renamed
+        for pipe in self.pipes:
+            pipe.scanner.interest = self.rules.interest[pipe.direction]
+
+    def _update_conditions(self, now: int) -> None:
+        """Apply the link conditions of the rules and of the operator to both directions."""
+        times = []
+        for pipe in self.pipes:
+            conditions, again = self.rules.conditions(pipe.direction, now)
+            if now < self.paused_until:
+                conditions = (conditions or PLAIN)._replace(stop_reading=True)
+            if conditions is None or conditions == LinkConditions():
+                conditions = PLAIN  # the same object: the outbox compares by identity on the hot path
+            if conditions is not pipe.outbox.conditions:
+                pipe.flush(now)  # earlier frames go out under the earlier conditions
+                pipe.outbox.conditions = conditions
+            pipe.swallowing = pipe.outbox.conditions.swallow or self.suspended
+            if pipe.direction == S2C:
+                pipe.scanner.tallies = byte_table() if pipe.swallowing else self.subscriptions.tallies
+            if pipe.outbox.conditions.finish and pipe.phase < PipePhase.FINISHED:
+                pipe.step(PipeEvent.FINISH)
+                pipe.flush(now)
+                pipe.sender.finish(now)
+            times.append(again)
+        if now < self.paused_until < _NEVER:
+            times.append(self.paused_until)
+        self.subscriptions.watch_ops()
+        self._conditions_due = min((time for time in times if time is not None), default=None)
+        self._emit_fired()
 
     # -- links that lose messages
 
     def _swallow_run(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
         """Swallow a run of messages; first: the ordinal of its first frame."""
         pipe.lose(run, first, now)
-        self.runner.answer_oks(pipe, run.frames, now)
+        self._answer_oks(pipe, run.frames, now)
 
     # -- streams that cannot be framed
 
@@ -608,39 +1139,37 @@ class Session:
         where = f"{pipe.direction.label} byte {bad.offset}: {bad.reason}"
         if pipe.direction == S2C:
             pipe.step(PipeEvent.END)
-            self._lifecycle.end(close_reasons.SERVER_PROTOCOL, where)
-        elif self.connection.settings.unparsed == "pass" and not (
-            self.runner.chain.guards or self._lifecycle.shut
-        ):
-            self._lifecycle.notice("warning", f"client stream is not NATS, passing it unparsed: {where}", now)
+            self.lifecycle.end(close_reasons.SERVER_PROTOCOL, where)
+        elif self.settings.unparsed == "pass" and not (self.chain.guards or self.lifecycle.shut):
+            self.lifecycle.notice("warning", f"client stream is not NATS, passing it unparsed: {where}", now)
             pipe.step(PipeEvent.UNFRAME)
             pipe.pass_unframed(pipe.scanner.rest(), now)
         elif bad.streaming:
             # The server is waiting for CRLF too: it gets the same wrong bytes, and answers them itself.
             pipe.cut(bad.buffer[bad.start : bad.end], now)
-            self._lifecycle.notice("warning", where, now)
+            self.lifecycle.notice("warning", where, now)
         else:
             # The -ERR goes out where the server's would: after the replies to all earlier frames.
             pipe.step(PipeEvent.END)
             text = _ANSWERS[bad.fault]
             answer = b"" if text is None else encode.err(text)
-            self._fences.end_here(answer, close_reasons.CLIENT_PROTOCOL, where, now)
+            self.fences.end_here(answer, close_reasons.CLIENT_PROTOCOL, where, now)
 
     def _opaque(self, pipe: DirectionPipe, segment: Opaque, now: int) -> None:
         """Pass the server's stream unparsed from an unknown operation on, unless a rule needs it."""
         if self._refuse_unframed():
             return
         text = "unknown operation from the server: passing its stream unparsed"
-        self._lifecycle.notice("warning", text, now)
+        self.lifecycle.notice("warning", text, now)
         pipe.step(PipeEvent.UNFRAME)
         pipe.pass_unframed(segment.buffer[segment.start : segment.end], now)
 
     def _refuse_unframed(self) -> bool:
         """End the connection if a rule needs the server's stream, which is no longer framed; return that."""
-        needed = self.runner.chain.guards or bool(self.runner.rules.interest[S2C].clauses)
+        needed = self.chain.guards or bool(self.rules.interest[S2C].clauses)
         if needed:
             text = "unknown operation from the server: rules cannot be applied to its stream"
-            self._lifecycle.end(close_reasons.SERVER_PROTOCOL, text)
+            self.lifecycle.end(close_reasons.SERVER_PROTOCOL, text)
         return needed
 
     # -- the end of a stream
@@ -649,9 +1178,9 @@ class Session:
         """Handle the end of a direction's stream; return the actions that follow."""
         pipe = self.pipes[direction]
         if direction == C2S and (
-            self._lifecycle.shut or pipe.waiting
+            self.lifecycle.shut or pipe.waiting
         ):  # its last bytes are not for the server
-            self._lifecycle.end(close_reasons.CLIENT_CLOSED)
+            self.lifecycle.end(close_reasons.CLIENT_CLOSED)
         elif pipe.outbox.conditions.fin_delay:
             self._delayed_ends[direction] = now + pipe.outbox.conditions.fin_delay
         else:
@@ -682,17 +1211,17 @@ class Session:
         c2s, s2c = self.pipes
         self._check_at = None  # frames that still wait have times of their own
         # Both peers have ended, and what waits never goes out.
-        stuck = c2s.ended and s2c.outbox.conditions.paused and self.runner.next_due is None
+        stuck = c2s.ended and s2c.outbox.conditions.paused and self._conditions_due is None
         if s2c.ended and (stuck or not s2c.outbox.waiting):
             self._end_by_server()
 
     def _end_by_server(self) -> None:
-        lifecycle, error = self._lifecycle, self.connection.server_error
+        lifecycle, error = self.lifecycle, self.server_error
         if lifecycle.phase is REFUSED:
             lifecycle.end(close_reasons.REFUSED, self._login.refusal or "")
         elif error:
             # The server is the cause even if the client closes because of it.
-            identity = self.connection.settings.identity
+            identity = self.settings.identity
             ours = identity is not None and identity.logs_in
             whom = " to natsproxy's own login" if ours and error == AUTHORIZATION.text else ""
             lifecycle.end(close_reasons.SERVER_CLOSED, f"the server said {error!r}{whom}")
@@ -705,27 +1234,27 @@ class Session:
 
     def tick(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Do the work that is due; work beyond the limit stays due (`next_tick`)."""
-        lifecycle, runner = self._lifecycle, self.runner
+        lifecycle = self.lifecycle
         if lifecycle.phase is OVER:
             return self.take_actions()
         self._end_delayed(now)
         self._login.end_if_stalled(now)
-        runner.update_conditions(now)
-        injected, close, self._rules_due = runner.rules.due(now)
-        runner.emit_fired()
+        self._update_conditions(now)
+        injected, close, self._rules_due = self.rules.due(now)
+        self._emit_fired()
         for direction, raw in injected:
             if lifecycle.phase is Phase.READY or (direction == C2S and not lifecycle.shut):
                 self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
-            runner.close(self.pipes[S2C], close, now)
+            self._close(self.pipes[S2C], close, now)
         # Held frames leave in the order of their times on both legs, as far as one call can do that.
         paced = self.pipes[C2S].outbox.paced
         for pipe in sorted(self.pipes, key=lambda pipe: pipe.outbox.next_due() or 0):
             pipe.sender.release(now, limit)
             pipe.charge()
         if paced and not self.pipes[C2S].outbox.paced:
-            self._subscriptions.watch_ops()
-        self._fences.pass_overdue(now)
+            self.subscriptions.watch_ops()
+        self.fences.pass_overdue(now)
         for pipe in self.pipes:
             if pipe.boundary_by is not None and pipe.boundary_by <= now:
                 text = f"{pipe.direction.label}: a frame was not completed in time"
@@ -736,16 +1265,16 @@ class Session:
 
     def next_tick(self) -> int | None:
         """Return the time (ns) at which `tick` is to be called next; None for not at all."""
-        if self._lifecycle.phase is OVER:
+        if self.lifecycle.phase is OVER:
             return None
-        times = [self.runner.next_due, self._rules_due, self._login.speak_by, self._check_at]
+        times = [self._conditions_due, self._rules_due, self._login.speak_by, self._check_at]
         for pipe in self.pipes:
             times += pipe.boundary_by, pipe.outbox.next_due() if pipe.outbox.bytes else None
         times += self._delayed_ends.values()
-        times += self._fences.deadlines()
+        times += self.fences.deadlines()
         return min([time for time in times if time is not None], default=None)
 
-    # -- control: an operator's commands return nothing, their actions are taken by `take_actions`
+    # -- an operator's commands: their actions are to be taken afterwards
 
     def suspend(self, now: int, *, on: bool) -> None:
         """Drop all messages of both directions from the next frame on, or pass them again.
@@ -753,13 +1282,13 @@ class Session:
         Both legs stay alive: PINGs are answered, by us where the server does not.  SUB, UNSUB, CONNECT, INFO
         and -ERR pass: without them the two sides would stay out of sync.
         """
-        self.runner.suspended = on
-        self.runner.update_conditions(now)
+        self.suspended = on
+        self._update_conditions(now)
 
     def pause(self, now: int, *, lasts: int | None) -> None:
         """Stop reading from both sides for `lasts` ns; None: until resumed with 0."""
-        self.runner.paused_until = NEVER if lasts is None else now + lasts
-        self.runner.update_conditions(now)
+        self.paused_until = _NEVER if lasts is None else now + lasts
+        self._update_conditions(now)
 
     def send_held(self, now: int) -> None:
         """Send the frames that rules hold back, from the next tick on."""
@@ -770,7 +1299,7 @@ class Session:
         """End the connection with an -ERR for the client, after the frame that is being sent to it."""
         if not self.over:
             self.pipes[S2C].inject(encode.err(error), Op.ERR.bit, now, "proxy")
-            self._lifecycle.end(cause, detail)
+            self.lifecycle.end(cause, detail)
 
     def ask(self, now: int, answered: Callable[[int], None]) -> None:
         """Ask the client for a sign of life: send it a PING; call `answered` when its PONG comes.
@@ -778,17 +1307,17 @@ class Session:
         Not before the client's first PONG: until then the PING waits.
         """
         if not self.over:
-            self.connection.client_pings.ask(answered, now)
+            self.client_pings.ask(answered, now)
 
     def lame_duck(self, now: int) -> None:
         """Send the client an INFO in lame duck mode, as a server that is shutting down does.
 
         Only if the client accepts INFO at any time and has had its first PONG, and no rule handles INFO.
         """
-        connection, pipe = self.connection, self.pipes[S2C]
-        takes_info = self.arrived and connection.connect.protocol > 0
+        pipe = self.pipes[S2C]
+        takes_info = self.arrived and self.connect.protocol > 0
         if takes_info and not pipe.scanner.interest.need(Op.INFO, b""):
-            args = lame_duck(client_info(connection.last_info[len("INFO") :].strip(), connection.settings))
+            args = lame_duck(client_info(self.last_info[len("INFO") :].strip(), self.settings))
             pipe.inject(encode.info(args), Op.INFO.bit, now, "proxy")
 
     def drain(self, now: int, *, answers: bool = True) -> None:
@@ -798,31 +1327,36 @@ class Session:
         """
         if self.over or self.pipes[C2S].unframed:
             return
-        if self._lifecycle.shut:  # it has no answers to wait for
-            self._lifecycle.end(close_reasons.DRAINED, "natsproxy is shutting down")
+        if self.lifecycle.shut:  # it has no answers to wait for
+            self.lifecycle.end(close_reasons.DRAINED, "natsproxy is shutting down")
             return
-        fence = self._fences.fence(now)
+        fence = self.fences.fence(now)
         # A fence that ends the connection for another cause keeps that cause.
         fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
         fence.drains = answers
 
     def _end_if_answered(self) -> None:
         """End a connection that waits for answers, if none is due and the last one has gone to the client."""
-        end, s2c = self._lifecycle.drained, self.pipes[S2C]
+        end, s2c = self.lifecycle.drained, self.pipes[S2C]
         if end is not None and not (s2c.mid_frame or s2c.outbox.bytes or self.requests()):
-            self._lifecycle.end(*end)
+            self.lifecycle.end(*end)
 
-    # -- control: calls of the proxy
+    # -- calls of the proxy
 
     def authenticated(self, refusal: str | None, now: int) -> list[Action]:
         """Handle the answer to `Authenticate`.  refusal: the reason, None if the client may log in."""
-        self._login.answered(refusal, now)
-        self.runner.emit_fired()
+        checked = self._login.answered(refusal, now)
+        if checked is not None and refusal is None:
+            self._connected(*checked, now)
+        elif checked is not None:
+            # For the log only: the rules do not see it.  The reason names the user that was claimed.
+            self._introduce(checked.connect._replace(user=self.connect.user, nkey=self.connect.nkey))
+        self._emit_fired()
         return self.take_actions()
 
     def stop(self) -> None:
         """Note that the connection is gone: from now on only `closed` returns actions."""
-        self._lifecycle.step(PhaseEvent.END)
+        self.lifecycle.step(PhaseEvent.END)
 
     def swap(self, chain: Chain, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Swap the chain, between frames, once the live subscriptions were checked under it.
@@ -831,25 +1365,32 @@ class Session:
         """
         # A decision in progress is completed by the rules that began it.
         if not self.over and not any(pipe.deciding for pipe in self.pipes):
-            self.runner.swap(chain, now, limit)
-        if self.runner.chain is chain and self.pipes[S2C].unframed:
+            self._swap(chain, now, limit)
+        if self.chain is chain and self.pipes[S2C].unframed:
             self._refuse_unframed()
         return self.take_actions()
 
     def fence(self, then: Callable[[int], None], now: int) -> list[Action]:
         """Call `then` once the server has processed all that the client has sent so far."""
-        if self.over or self._lifecycle.shut or self.pipes[C2S].mid_frame:
+        if self.over or self.lifecycle.shut or self.pipes[C2S].mid_frame:
             then(now)
         else:
-            self._fences.then(then, now)
+            self.fences.then(then, now)
         return self.take_actions()
+
+    def record(self, on: bool) -> None:
+        """Make records from the next frame on, or stop making them."""
+        for pipe in self.pipes:
+            if pipe.open is not None and pipe.records.on != on:
+                pipe.open.cut = True  # a record must not join bytes that were not adjacent
+            pipe.records.on = on
 
     def closed(self, now: int, limit: WorkLimit = UNLIMITED_WORK) -> list[Action]:
         """Let the rules forget a connection that is gone; return the records of frames that were not sent.
 
         While the session is `unrecorded`, there is more to come.
         """
-        self.runner.rules.close(now)
+        self.rules.close(now)
         self._login.abandon(now, UNSENT)
         for pipe in self.pipes:
             pipe.abandon(now, limit)
@@ -858,9 +1399,10 @@ class Session:
 
     def dispose(self) -> None:
         """Break reference cycles; call last."""
-        self.connection.secrets.close()
-        self._fences.clear()
-        self.connection.client_pings.clear()
+        self.rules, self._coming = _NO_RULES.bind(self, None, 0), None
+        self.secrets.close()
+        self.fences.clear()
+        self.client_pings.clear()
 
 
 HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Frame, int, int], bool]]] = {

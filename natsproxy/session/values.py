@@ -228,18 +228,8 @@ class End(NamedTuple):
 
 
 Action = Send | Finish | Record | Emit | Authenticate | End
-
-
-class Actions(list[Action]):
-    """The pending actions of a session; all of its parts append here."""
-
-    __slots__ = ()
-
-    def take(self) -> list[Action]:
-        """Remove and return them."""
-        taken = self.copy()
-        self.clear()
-        return taken
+Act = Callable[[Action], None]
+"""Adds an action to those that a session is to return: all that its parts know of them."""
 
 
 # -- out: traffic

@@ -42,10 +42,10 @@ async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConn
     for conn, relay in relays:
         if conn not in alive:
             continue
-        connection = relay.session.connection
+        session = relay.session
         port = relay.accepted.facts.peer.rpartition(":")[2]
         unread = queues.get(int(port)) if port.isdecimal() else None
-        found.append(OpenConnection(connection.key, len(connection.subs), alive[conn], unread))
+        found.append(OpenConnection(session.key, len(session.subs), alive[conn], unread))
     return found
 
 

@@ -51,10 +51,10 @@ async def test_a_few_connections_have_the_rules_at_once() -> None:
         pairs = [await made.connect() for _ in range(AT_ONCE + 3)]
         chain = deny()
         made.proxy.swap(chain)
-        swapped = [relay.session.runner.chain is chain for relay in made.proxy.relays.values()]
+        swapped = [relay.session.chain is chain for relay in made.proxy.relays.values()]
         assert swapped == [True] * AT_ONCE + [False] * 3
         await made.proxy.rules_in_force()
-        assert all(relay.session.runner.chain is chain for relay in made.proxy.relays.values())
+        assert all(relay.session.chain is chain for relay in made.proxy.relays.values())
         for client, server in pairs:
             await client.send_all(FRAME)
             assert await receive(server, 6) == b"PING\r\n"
@@ -72,15 +72,15 @@ async def test_live_subscriptions_are_looked_at_in_slices(looks: list[int]) -> N
         chain = deny()
         made.proxy.swap(chain)
         assert looks[0] == LEAST
-        assert made.proxy.relays[1].session.runner.chain is not chain
-        assert made.proxy.relays[2].session.runner.chain is chain
+        assert made.proxy.relays[1].session.chain is not chain
+        assert made.proxy.relays[2].session.chain is chain
         await client.send_all(b"PUB a 1\r\nx\r\n")
         assert await receive(server, 12) == b"PUB a 1\r\nx\r\n"
         assert looks[0] < SUBS
         await made.proxy.rules_in_force()
         assert looks[0] == SUBS
-        assert made.proxy.relays[1].session.runner.chain is chain
-        assert b"7" not in made.proxy.relays[1].session.connection.subs
+        assert made.proxy.relays[1].session.chain is chain
+        assert b"7" not in made.proxy.relays[1].session.subs
         assert await receive(many[1], 6) == b"PING\r\n"
         for stream in (*many, client, server):
             await stream.aclose()
@@ -93,7 +93,7 @@ async def test_a_swap_that_begins_meanwhile_takes_over(looks: list[int]) -> None
         last = RuleChain(load("rules = []", KINDS))
         made.proxy.swap(last)
         await made.proxy.rules_in_force()
-        assert made.proxy.relays[1].session.runner.chain is last
+        assert made.proxy.relays[1].session.chain is last
         for stream in pair:
             await stream.aclose()
 

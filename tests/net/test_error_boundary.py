@@ -19,7 +19,6 @@ from natsproxy.net.live_blocks import LiveBlocks
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.session.rule_runner import RuleRunner
 from natsproxy.session.session import Session
 from natsproxy.units import MILLISECOND
 from tests.kit.stage import FRAME, Stage, receive, stage
@@ -46,8 +45,7 @@ def break_first(monkeypatch: pytest.MonkeyPatch) -> Break:
         real = getattr(where, name)
 
         def method(self: Any, *args: Any, **options: Any) -> Any:
-            connection = self.connection if isinstance(self, Session) else self._connection
-            if connection.conn == 1:
+            if self.conn == 1:
                 raise RuntimeError("a bug")
             return real(self, *args, **options)
 
@@ -77,7 +75,7 @@ async def close(pairs: list[Pair]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [(Session, "catch_up"), (Session, "swap"), (RuleRunner, "update_conditions")]
+    ("where", "name"), [(Session, "catch_up"), (Session, "swap"), (Session, "_update_conditions")]
 )
 async def test_other_rules(where: type, name: str, break_first: Break) -> None:
     """The connection that did not get them passes no frame that they would lose."""

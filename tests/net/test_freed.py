@@ -142,7 +142,7 @@ async def test_nothing_of_a_client_without_a_server_stays(
 
     def noted(session: Session, *args: Any, **options: Any) -> None:
         made_as(session, *args, **options)
-        sessions.append(weakref.ref(session.connection))
+        sessions.append(weakref.ref(session))
 
     monkeypatch.setattr(Session, "__init__", noted)
     async with stage(RuleChain(load(rule, KINDS), seed=1), **settings) as made:

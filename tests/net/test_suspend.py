@@ -130,7 +130,7 @@ async def test_a_connection_is_suspended_behind_a_backlog(
                 await client.send(b"PUB a 100000\r\n%b" % payload)
                 proxy.suspend(1)
                 await client.send(b"\r\nSUB b 1\r\n")
-                while not proxy.relays[1].session.connection.subs:
+                while not proxy.relays[1].session.subs:
                     await trio.lowlevel.checkpoint()
                 for _ in range(2):
                     await client.send(b"PUB a 4\r\nlost\r\nPING\r\n")

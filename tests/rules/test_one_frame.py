@@ -170,7 +170,7 @@ def test_it_acts_on_that_frame(row: Row, direction: Direction, at_once: bool) ->
     )
     if row.ends:
         played.server(b"PONG\r\n").at(played.now + 6 * S)
-        assert played.session.connection.lifecycle.phase is Phase.OVER
+        assert played.session.lifecycle.phase is Phase.OVER
     else:
         assert played.end is None
 

@@ -101,7 +101,7 @@ def under(
     """Return the bytes that leave a session each way, with one of the scanners, after all its deadlines."""
     scanner, interest = TWINS[twin]
     with (
-        patch("natsproxy.session.connection.Scanner", scanner),
+        patch("natsproxy.session.direction.Scanner", scanner),
         patch("natsproxy.rules.engine.rule_index.Interest", interest),
     ):
         play = Playbook(RuleChain(load(text, KINDS), seed=seed))

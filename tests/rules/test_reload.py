@@ -33,7 +33,7 @@ def test_subscriptions_that_a_new_map_does_not_admit_end() -> None:
     play.client(b"SUB a.x 1\r\nSUB b q 2\r\nSUB b 3\r\nSUB > g 4\r\n")
     assert play.to_server
     play.do(play.session.swap(chain(ALLOW), 0))
-    assert list(play.session.connection.subs) == [b"1", b"2"]
+    assert list(play.session.subs) == [b"1", b"2"]
     assert [line for line in play.to_server.split(b"\r\n") if line[:5] == b"UNSUB"] == [
         b"UNSUB 3",
         b"UNSUB 4",
@@ -60,16 +60,16 @@ def test_many_subscriptions_are_looked_at_in_slices_and_those_that_come_meanwhil
     play.client(b"".join(b"SUB s.%d %d\r\n" % (n, n) for n in range(10 * LEAST)))
     new = chain('[[rules]]\nname = "r"\nkind = "deny"\nsubject = ["s.3", "late.x"]\n')
     play.do(play.session.swap(new, 0, OneSlice()))
-    assert play.session.runner.chain is not new
+    assert play.session.chain is not new
     assert b"UNSUB 3\r\n" in play.to_server, "what was found ends at once"
     play.client(b"SUB late.x a\r\nSUB late.* b\r\nUNSUB 9\r\nSUB s.3 9\r\nPUB late.x 0\r\n\r\n")
     assert b"PUB late.x" in play.to_server, "the old rules are in force until the new ones are, all of them"
     slices = 1
-    while play.session.runner.chain is not new:
+    while play.session.chain is not new:
         play.do(play.session.swap(new, 0, OneSlice()))
         slices += 1
     assert 10 <= slices <= 12
-    assert not {b"3", b"9", b"a"} & set(play.session.connection.subs)
+    assert not {b"3", b"9", b"a"} & set(play.session.subs)
     play.server(b"PONG\r\n" * 30)
     play.server(b"MSG late.x b 0\r\n\r\nMSG late.y b 0\r\n\r\n")
     assert play.to_client.endswith(b"MSG late.y b 0\r\n\r\n")
@@ -82,7 +82,7 @@ def test_rules_that_change_again_during_a_look_are_looked_at_anew() -> None:
     play.do(play.session.swap(chain(ALLOW), 0, OneSlice()))
     assert play.to_server.count(b"UNSUB") == LEAST
     play.do(play.session.swap(chain(DENY), 0))
-    assert len(play.session.connection.subs) == 2 * LEAST
+    assert len(play.session.subs) == 2 * LEAST
 
 
 def test_a_sid_that_was_taken_away_is_free() -> None:
@@ -185,7 +185,7 @@ def test_a_subscription_that_cannot_follow_ends_with_an_error() -> None:
     play.server(b"-ERR 'maximum subscriptions exceeded'\r\n")  # to which of the two of sid 3, it does not say
     assert play.to_client
     play.do(play.session.swap(chain(PART), 0))
-    assert list(play.session.connection.subs) == [b"2"]
+    assert list(play.session.subs) == [b"2"]
     play.server(b"PONG\r\n" * 9)
     assert [frame.raw for frame in frames(play.to_client, S2C) if frame.op != Op.PONG] == [
         b'-ERR \'Permissions Violation for Subscription to ">" (sid "1")\'\r\n',
@@ -202,7 +202,7 @@ def test_a_limit_survives_a_resubscription() -> None:
     play.server(b"MSG o.x 1 0\r\n\r\nPONG\r\n" + b"MSG a.o.x 1 0\r\n\r\n" * 3)
     assert play.to_client == b"MSG o.x 1 0\r\n\r\n" * 3
     assert b"UNSUB 1\r\n" in play.to_server
-    assert not play.session.connection.subs
+    assert not play.session.subs
 
 
 def test_a_limit_that_the_session_keeps_outlives_the_rule_that_made_it_do_so() -> None:

@@ -1,21 +1,12 @@
-"""The parts of one connection, without a session: what each of them does by itself."""
+"""The parts of one session without rules: what each of them does by itself."""
 
 from __future__ import annotations
 
 from natsproxy.capture.format.records import Frames
-from natsproxy.session.connection import ProxiedConnection
+from natsproxy.rules.interface import EmptyChain
 from natsproxy.session.direction import DirectionPipe
-from natsproxy.session.values import (
-    NO_CERTIFICATE,
-    UNLIMITED,
-    UNLIMITED_WORK,
-    Action,
-    Budget,
-    End,
-    Record,
-    Send,
-    SessionSettings,
-)
+from natsproxy.session.session import Session
+from natsproxy.session.values import UNLIMITED_WORK, Action, End, Record, Send, SessionSettings
 from natsproxy.wire.frames import Frame, Run
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import ALL_OPS, C2S, Direction
@@ -26,25 +17,28 @@ class Parts:
     """The parts, and the actions that they have asked for."""
 
     def __init__(self, *, record: bool = False, **settings: object) -> None:
-        self.connection = ProxiedConnection(
+        self.session = Session(
             SessionSettings(**settings),  # type: ignore[arg-type]
+            EmptyChain(),
             conn=1,
             ordinal=1,
             address="127.0.0.1:1",
-            certificate=NO_CERTIFICATE,
             record=record,
-            budget=Budget(UNLIMITED),
+            now=0,
         )
-        self.fences = self.connection.fences
-        self.subscriptions = self.connection.subscriptions
-        self.c2s, self.s2c = self.connection.pipes
+        self.fences = self.session.fences
+        self.subscriptions = self.session.subscriptions
+        self.c2s, self.s2c = self.session.pipes
         self.records: list[Frames] = []
         self.end: End | None = None
         self._out = [bytearray(), bytearray()]
 
-    def _take(self) -> None:
-        for action in self.connection.actions.take():
+    def take(self) -> int:
+        """Take the actions since the last look; return their number."""
+        actions = self.session.take_actions()
+        for action in actions:
             self._do(action)
+        return len(actions)
 
     def _do(self, action: Action) -> None:
         if isinstance(action, Send):
@@ -56,21 +50,21 @@ class Parts:
 
     def sent(self, direction: Direction = C2S, now: int = 0) -> bytes:
         """Return the bytes that went in a direction since the last look."""
-        self.connection.pipes[direction].flush(now)
-        self._take()
+        self.session.pipes[direction].flush(now)
+        self.take()
         out = bytes(self._out[direction])
         self._out[direction].clear()
         return out
 
     def kept(self) -> list[Frames]:
         """Return the records since the last look."""
-        self._take()
+        self.take()
         records, self.records = self.records, []
         return records
 
     def release(self, now: int, direction: Direction = C2S) -> bytes:
         """Return the bytes that leave the outbox at a time."""
-        self.connection.pipes[direction].sender.release(now, UNLIMITED_WORK)
+        self.session.pipes[direction].sender.release(now, UNLIMITED_WORK)
         return self.sent(direction, now)
 
 

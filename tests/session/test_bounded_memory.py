@@ -37,7 +37,7 @@ def test_a_second_connect_ends_the_watch_on_its_subscriptions() -> None:
             play.client(b"SUB a %d\r\nSUB o.* x%d\r\nUNSUB %d 5\r\n" % (number, number, number))
             play.client(CONNECT).server(PONG)
         scanner = play.session.pipes[S2C].scanner
-        assert (len(scanner.watch_sids), len(scanner.tallies), len(play.session.connection.subs)) == (0, 0, 0)
+        assert (len(scanner.watch_sids), len(scanner.tallies), len(play.session.subs)) == (0, 0, 0)
 
 
 def test_news_of_the_server_do_not_pile_up_before_the_first_pong() -> None:
@@ -90,10 +90,10 @@ def test_of_subscriptions_that_the_server_may_have_ended_the_oldest_go() -> None
         sid = b"%d" % number
         play.client(b"SUB a %s\r\n" % sid).server(b"MSG a %s 0\r\n\r\n" % sid)
         play.client(b"UNSUB %s 1\r\n" % sid)
-        assert len(play.session.connection.subs) <= MOST
+        assert len(play.session.subs) <= MOST
         play.server(PONG * play.to_server.count(encode.PING))
         assert play.to_client == b"MSG a %s 0\r\n\r\n" % sid
-    assert len(pipe.scanner.watch_sids) == len(play.session.connection.subs)
+    assert len(pipe.scanner.watch_sids) == len(play.session.subs)
 
 
 def test_an_ended_subscription_delivers_nothing_more() -> None:
@@ -117,11 +117,11 @@ def test_a_limit_that_no_delivery_came_before_is_counted_exactly(limit: bytes) -
     play = Playbook().greeted()
     for number in range(MOST + 1):
         play.client(b"SUB a %d\r\nUNSUB %d %s\r\n" % (number, number, limit))
-    assert len(play.session.connection.subs) == MOST + 1
+    assert len(play.session.subs) == MOST + 1
     play.client(b"SUB b 7\r\n")
-    assert play.session.connection.subs[b"7"].subject == b"a"
+    assert play.session.subs[b"7"].subject == b"a"
     play.server(b"MSG a 7 0\r\n\r\n" * int(limit))
-    assert b"7" not in play.session.connection.subs
+    assert b"7" not in play.session.subs
 
 
 def test_a_refused_sub_does_not_hide_the_one_that_the_server_may_have() -> None:
@@ -149,7 +149,7 @@ def test_subscriptions_that_the_server_refused_do_not_pile_up() -> None:
             break
     assert play.end is not None
     assert play.end.cause == close_reasons.CLIENT_PROTOCOL
-    assert len(play.session.connection.subs) <= MOST + 2
+    assert len(play.session.subs) <= MOST + 2
 
 
 def test_refused_subscriptions_that_the_client_takes_back_do_not_count() -> None:
@@ -158,7 +158,7 @@ def test_refused_subscriptions_that_the_client_takes_back_do_not_count() -> None
     for number in range(MOST + 10):
         play.client(b"SUB a x%d\r\n" % number).server(REFUSAL).client(b"UNSUB x%d\r\n" % number)
     assert play.end is None
-    assert list(play.session.connection.subs) == [b"1", b"2"]
+    assert list(play.session.subs) == [b"1", b"2"]
 
 
 def test_messages_of_a_suspended_connection_count_where_the_server_has_a_limit() -> None:
@@ -169,7 +169,7 @@ def test_messages_of_a_suspended_connection_count_where_the_server_has_a_limit()
     play.server(b"MSG a 1 0\r\n\r\n")
     play.session.suspend(0, on=False)
     play.client(b"SUB b 1\r\n").server(b"MSG b 1 0\r\n\r\n" * 2)
-    assert play.session.connection.subs[b"1"].subject == b"b"
+    assert play.session.subs[b"1"].subject == b"b"
     assert play.to_client == b"MSG b 1 0\r\n\r\n" * 2
 
 

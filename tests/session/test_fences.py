@@ -163,7 +163,7 @@ def test_the_connection_ends_behind_the_last_answer() -> None:
 
 def test_a_client_that_has_not_shown_who_it_is_ends_without_a_fence() -> None:
     parts = Parts()
-    parts.connection.lifecycle.shut = True
+    parts.session.lifecycle.shut = True
     parts.fences.end_here(b"-ERR 'a'\r\n", close_reasons.UNAUTHORIZED, "why", 0)
     assert (parts.sent(), parts.sent(S2C)) == (b"", b"-ERR 'a'\r\n")
     assert parts.end == End(close_reasons.UNAUTHORIZED, "why")

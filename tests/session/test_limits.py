@@ -108,7 +108,7 @@ def test_a_payload_in_pieces_waits_whole() -> None:
 
 def test_a_rule_that_goes_leaves_what_waits_in_its_order() -> None:
     play = under(RULE).client(pub(1) + pub(2))
-    play.do(play.session.swap(RuleChain(previous=play.session.runner.chain), 0))  # type: ignore[arg-type]
+    play.do(play.session.swap(RuleChain(previous=play.session.chain), 0))  # type: ignore[arg-type]
     play.client(pub(3)).at(S - 1)
     assert play.to_server == pub(1)
     assert play.at(S).to_server == pub(2) + pub(3)

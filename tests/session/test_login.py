@@ -157,7 +157,7 @@ def test_a_right_password_lets_the_client_in() -> None:
     sent, _, rest = session.authenticated().to_server.partition(b"\r\n")
     assert members(sent + b"\r\n") == {"user": "proxy", "pass": "proxy-secret", "name": "app"}
     assert rest == b"PING\r\nPUB a 2\r\nhi\r\nPUB b 2\r\nho\r\n"
-    assert session.session.connection.connect.user == "ann"
+    assert session.session.connect.user == "ann"
     assert not session.session.pipes[C2S].full
 
 
@@ -169,7 +169,7 @@ def test_a_wrong_password_gets_the_servers_own_answer() -> None:
     assert (session.to_server, session.to_client) == (b"", DENIED)
     assert session.end is not None
     assert (session.end.cause, session.end.detail) == (close_reasons.UNAUTHORIZED, "a wrong password")
-    assert (session.session.connection.connect.user, session.session.connection.connect.name) == ("", "app")
+    assert (session.session.connect.user, session.session.connect.name) == ("", "app")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_second_connect_is_checked_too() -> None:
     session.client(b"PUB a 1\r\nx\r\n" + connect(user="bob") + b"PUB b 1\r\ny\r\n")
     assert session.asked == [("ann", "pw"), ("bob", "pw")]
     assert session.to_server == b"PUB a 1\r\nx\r\n"
-    assert session.session.connection.connect.user == "ann"  # rules go by whom the proxy knows
+    assert session.session.connect.user == "ann"  # rules go by whom the proxy knows
     session.server(b"MSG a 1 1\r\nz\r\n")
     assert session.to_client == b"MSG a 1 1\r\nz\r\n"
     session.authenticated("a wrong password")
@@ -238,7 +238,7 @@ def test_a_certificate_stands_for_the_first_of_its_names_that_is_a_user() -> Non
     identity = Identity(OWN, "certificate", users=frozenset({"svc", "CN=ann"}))
     for names, user in (("ann@example.com", "svc", "CN=ann"), "svc"), (("CN=ann",), "CN=ann"):
         session = play(identity, certificate=Certificate("CN=ann", names)).client(connect(user="x"))
-        assert session.session.connection.connect.user == user
+        assert session.session.connect.user == user
         assert members(session.to_server) == {"user": "proxy", "pass": "proxy-secret"}
     session = play(identity, certificate=Certificate("CN=eve", ("CN=eve",)))
     session.to_client  # noqa: B018
@@ -255,8 +255,8 @@ def test_a_user_that_nobody_checks_is_nobody(clients: str) -> None:
         connect(user="admin", nkey="U")
     )
     assert session.to_server
-    assert session.session.connection.connect.user == ""
-    assert session.session.connection.who.user == ""
+    assert session.session.connect.user == ""
+    assert session.session.who.user == ""
 
 
 def test_a_client_that_goes_during_its_check_sends_nothing() -> None:
@@ -380,7 +380,7 @@ def test_a_second_connect_clears_the_subscriptions_of_some_servers(version: str,
     assert clears_subscriptions(version) is clears
     play = Playbook().server(INFO.replace(b"2.15.1", version.encode()))
     play.client(CONNECT + b"SUB a 1\r\n" + CONNECT)
-    assert bool(play.session.connection.subs) is not clears
+    assert bool(play.session.subs) is not clears
 
 
 @pytest.mark.parametrize("head", [b"\x16\x03\x01", b"GET / HTTP/1.1\r\n", b"PROXY TCP4", b"\x10\x0c"])

@@ -96,14 +96,14 @@ def test_other_rules_wait_for_a_decision_and_the_other_direction_does_not() -> N
     assert play.session.pipes[C2S].pending
     new = rules(1, 'kind = "drop"', 'subject = "h.x"\n')
     play.do(play.session.swap(new, play.now))
-    assert play.session.runner.chain is HEADERS
+    assert play.session.chain is HEADERS
     play.server(b"MSG a 1 1\r\nx\r\n")
     assert play.to_client == b"MSG a 1 1\r\nx\r\n"
     while play.session.pipes[C2S].pending:
         play.do(play.session.receive(C2S, b"", play.now, OneStep()))
     assert b"A4: b\r\n" in play.to_server
     play.do(play.session.swap(new, play.now))
-    assert play.session.runner.chain is new
+    assert play.session.chain is new
 
 
 def test_a_frame_that_is_being_decided_on_at_the_end_is_recorded() -> None:

@@ -32,6 +32,6 @@ def test_together_is_one_by_one(lines: list[bytes], end: bytes) -> None:
     for line in lines:
         alone.client(line + end)
     assert together.to_server == alone.to_server
-    assert dict(together.session.connection.subs) == dict(alone.session.connection.subs)
+    assert dict(together.session.subs) == dict(alone.session.subs)
     assert together.session.counts() == alone.session.counts()
     assert together.session.snapshot() == alone.session.snapshot()

@@ -35,7 +35,7 @@ def test_every_phase_can_end_and_nothing_leaves_the_last() -> None:
 
 
 def lifecycle_of(session: Session) -> Lifecycle:
-    return session.connection.lifecycle
+    return session.lifecycle
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,7 @@ def test_connect_is_read_and_emitted() -> None:
     play = Playbook().greeted()
 
     assert [e.name for e in play.events if isinstance(e, Greeted)] == ["app"]
-    assert not play.session.connection.connect.verbose
+    assert not play.session.connect.verbose
 
 
 def test_the_account_stays_known() -> None:
@@ -244,7 +244,7 @@ def test_the_account_stays_known() -> None:
     play = Playbook().greeted()
     play.server(INFO.replace(b'"headers"', b'"connect_info":true,"remote_account":"ACC","headers"'))
     play.server(INFO.replace(b'"headers"', b'"ldm":true,"headers"'))
-    assert play.session.connection.who.account == "ACC"
+    assert play.session.who.account == "ACC"
 
 
 def test_bad_connect_closes_silently_after_earlier_replies() -> None:
@@ -446,8 +446,8 @@ def test_a_denied_subscription_is_not_kept() -> None:
     play = Playbook(OneRule(deny, op_mask(Op.SUB))).greeted()
     play.client(b"SUB no 1\r\nSUB yes 1\r\n")
 
-    assert list(play.session.connection.subs) == [b"1"]
-    assert play.session.connection.subs[b"1"].subject == b"yes"
+    assert list(play.session.subs) == [b"1"]
+    assert play.session.subs[b"1"].subject == b"yes"
 
 
 def test_second_info_waits_for_the_clients_own_pong() -> None:
@@ -564,7 +564,7 @@ def test_subscriptions_follow_the_server() -> None:
     """UNSUB max counts from the SUB; a live sid is not replaced; errors of the server free sids."""
     play = Playbook().greeted()
     play.client(b"SUB a 1\r\nSUB b 1\r\nSUB c 2\r\nUNSUB 2 1\r\nSUB d 3\r\n")
-    assert {sid: sub.subject for sid, sub in play.session.connection.subs.items()} == {
+    assert {sid: sub.subject for sid, sub in play.session.subs.items()} == {
         b"1": b"a",
         b"2": b"c",
         b"3": b"d",
@@ -572,7 +572,7 @@ def test_subscriptions_follow_the_server() -> None:
 
     play.server(b"MSG c 2 1\r\nx\r\n" + b"-ERR 'Permissions Violation for Subscription to \"d\"'\r\n")
 
-    assert list(play.session.connection.subs) == [b"1"]
+    assert list(play.session.subs) == [b"1"]
 
 
 def test_unsub_max_is_ours_under_a_delivery_filter() -> None:
@@ -592,7 +592,7 @@ def test_unsub_max_is_ours_under_a_delivery_filter() -> None:
     assert play.to_client == one + one
     assert play.to_server == PING + b"UNSUB 1\r\n" + PING
     assert play.server(one + PONG + PONG).to_client == b""
-    assert dict(play.session.connection.subs) == {}
+    assert dict(play.session.subs) == {}
 
 
 def test_messages_in_flight_before_an_unsub_count_and_arrive() -> None:

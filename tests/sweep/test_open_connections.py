@@ -16,7 +16,7 @@ async def test_one_that_ends_before_it_is_asked_is_not_open() -> None:
         """A proxy whose connections end as soon as somebody asks the first of them."""
 
         def __init__(self) -> None:
-            session = SimpleNamespace(pipes=(), connection=SimpleNamespace(key="app/1", subs=()))
+            session = SimpleNamespace(pipes=(), key="app/1", subs=())
             accepted = SimpleNamespace(facts=SimpleNamespace(peer="127.0.0.1:1"))
             self.listen: tuple[Any, ...] = ()
             self.relays = {n: SimpleNamespace(session=session, accepted=accepted) for n in (1, 2)}

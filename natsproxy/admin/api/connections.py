@@ -100,18 +100,18 @@ _FILTERS: Final = tuple(
 
 
 def _facts(relay: Relay) -> dict[str, Any]:
-    session, connect = relay.session, relay.session.connection.connect
+    session, connect = relay.session, relay.session.connect
     counts, (c2s, s2c) = session.counts(), session.pipes
     return {
         "conn": relay.conn,
         "upstream": relay.opened["upstream"],
-        **session.connection.who._asdict(),
+        **session.who._asdict(),
         "lang": connect.lang,
         "version": connect.version,
         **session.facts(now_ns()),
         "since": times.iso(relay.accepted.opened),
         "since_ns": times.wall(relay.accepted.opened),
-        "subscriptions": len(session.connection.subs),
+        "subscriptions": len(session.subs),
         "counts": {
             **counts,
             "c2s_frames_out": c2s.out_next,
@@ -126,8 +126,8 @@ def _wanted(relay: Relay, filters: Mapping[str, str]) -> bool:
     if not filters:
         return True
     facts = {
-        **relay.session.connection.who._asdict(),
-        "lang": relay.session.connection.connect.lang,
+        **relay.session.who._asdict(),
+        "lang": relay.session.connect.lang,
         **relay.opened,
     }
     return all(fnmatchcase(str(facts[name]), pattern) for name, pattern in filters.items())
@@ -160,7 +160,7 @@ async def _list(call: ApiCall) -> dict[str, Any]:
 async def _get(call: ApiCall) -> dict[str, Any]:
     relay = _relay(call)
     limit, offset = call.query["limit"], call.query["offset"]
-    subs = islice(relay.session.connection.subs.values(), offset, offset + limit)
+    subs = islice(relay.session.subs.values(), offset, offset + limit)
     return {
         **_facts(relay),
         "connect": _connect(relay.session.redacted_connect),
@@ -170,7 +170,7 @@ async def _get(call: ApiCall) -> dict[str, Any]:
                 "subject": _text(sub.subject),
                 "queue": _text(sub.queue),
                 "max": sub.max,
-                "delivered": relay.session.connection.subscriptions.delivered(sub),
+                "delivered": relay.session.subscriptions.delivered(sub),
             }
             for sub in subs
         ],

@@ -84,7 +84,7 @@ def _to_json(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, A
         "subscriptions": facts.subscriptions,
     }
     if subjects:
-        subs = islice(relay.session.connection.subs.values(), subjects)
+        subs = islice(relay.session.subs.values(), subjects)
         shown["subjects"] = [sub.subject.decode("utf-8", "replace") for sub in subs]
     return shown
 

@@ -139,10 +139,10 @@ def _rows(wanted: ConnzQuery, page: Iterable[Found], now: int) -> Iterator[str]:
     """Yield the connections in JSON, in small parts: one may have very many subscriptions."""
     for at, (facts, session) in enumerate(page):
         yield ("," if at else "") + json.dumps(_to_json(wanted, facts, now))[:-1]
-        if wanted.subs and session is not None and session.connection.subs:
+        if wanted.subs and session is not None and session.subs:
             detail = wanted.subs == "detail"
             yield ', "subscriptions_list_detail": [' if detail else ', "subscriptions_list": ['
-            for number, sub in enumerate(list(session.connection.subs.values())):
+            for number, sub in enumerate(list(session.subs.values())):
                 one = described(sub, session, facts.conn) if detail else sub.subject.decode(errors="replace")
                 yield (", " if number else "") + json.dumps(one)
             yield "]"
@@ -190,7 +190,7 @@ def described(sub: Subscription, session: Session, conn: int) -> dict[str, Any]:
         shown["qgroup"] = sub.queue.decode(errors="replace")
     shown |= {
         "sid": sub.sid.decode(errors="replace"),
-        "msgs": session.connection.subscriptions.delivered(sub),
+        "msgs": session.subscriptions.delivered(sub),
     }
     if sub.max:
         shown["max"] = sub.max

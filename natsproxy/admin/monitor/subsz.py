@@ -88,10 +88,10 @@ def _all(
     A connection may have very many: each part is for one slice of time.
     """
     for relay in list(server.proxy.relays.values()):
-        theirs = relay.session.connection.who.account
+        theirs = relay.session.who.account
         if account and theirs != account:
             continue
-        subs = list(relay.session.connection.subs.values()) if listed else []
-        yield relay, theirs, subs[:_AT_ONCE], len(relay.session.connection.subs)
+        subs = list(relay.session.subs.values()) if listed else []
+        yield relay, theirs, subs[:_AT_ONCE], len(relay.session.subs)
         for first in range(_AT_ONCE, len(subs), _AT_ONCE):
             yield relay, theirs, subs[first : first + _AT_ONCE], 0

@@ -141,7 +141,7 @@ def test_the_frame_that_starts_it_meets_a_half_close(op: str) -> None:
     play.client(frame * (2 - (op == "PING"))).at(0)
     assert (play.to_server, play.finished) == (frame if op != "PING" else b"", [C2S])
     assert play.records[-1].out_first is None
-    assert len(play.session.connection.subs) == (op == "SUB")
+    assert len(play.session.subs) == (op == "SUB")
 
 
 def test_the_message_that_starts_it_is_swallowed_and_a_subscription_is_not() -> None:

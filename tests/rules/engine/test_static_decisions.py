@@ -44,7 +44,7 @@ class RuleSession:
         for sent in self.sent:
             sent.clear()
         if not fast:
-            self.session.runner.rules.batch_functions = (None, None)
+            self.session.rules.batch_functions = (None, None)
 
     def feed(self, direction: Direction, data: bytes, now: int = 0) -> None:
         self.note(self.session.receive(direction, data, now))
@@ -227,7 +227,7 @@ def test_a_limit_of_deliveries_is_counted() -> None:
     run.feed(C2S, b"SUB o.*.* 1\r\nUNSUB 1 2\r\n")
     for _ in range(2):
         run.feed(S2C, b"MSG s.b.a 1 0\r\n\r\n")
-    assert not run.session.connection.subs
+    assert not run.session.subs
     assert bytes(run.sent[S2C]) == b"MSG o.a.b 1 0\r\n\r\n" * 2
 
 
@@ -277,13 +277,13 @@ def test_a_limit_that_is_about_to_be_counts_what_comes_before_it() -> None:
     run.feed(C2S, b"SUB o.* 1\r\nUNSUB 1 2\r\n")
     run.feed(S2C, b"MSG o.a 1 0\r\n\r\n" * 2 + b"PONG\r\n" + b"MSG o.a 1 0\r\n\r\n")
     assert bytes(run.sent[S2C]) == b"MSG o.a 1 0\r\n\r\n" * 2
-    assert not run.session.connection.subs
+    assert not run.session.subs
 
 
 def test_an_idle_connection_caches_few_decisions() -> None:
     run = RuleSession('[[rules]]\nname = "r"\nkind = "drop"\nop = "PUB"\nprobability = 0.5\n')
     many = [b"PUB o.%d 0\r\n\r\n" % n for n in range(3000)]
-    known = run.session.runner.rules._static._cache[C2S]  # type: ignore[attr-defined]
+    known = run.session.rules._static._cache[C2S]  # type: ignore[attr-defined]
     run.feed(C2S, b"".join(many[:700]))
     assert len(known) > BASE_ENTRIES
     run.feed(C2S, b"".join(many))

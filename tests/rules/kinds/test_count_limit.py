@@ -23,7 +23,7 @@ FULL = b"-ERR 'maximum connections exceeded'\r\n"
 
 def connected(chain: RuleChain, name: bytes = b"app") -> Playbook:
     play = Playbook(chain)
-    play.session.connection.conn = random.getrandbits(60)
+    play.session.conn = random.getrandbits(60)
     return play.server(INFO).client(CONNECT.replace(b"app", name) + b"PING\r\n")
 
 
