@@ -13,6 +13,11 @@ def now_ns() -> int:
     return int(trio.current_time() * 1_000_000_000)
 
 
+def unix_ns(now: int) -> int:
+    """Return the Unix time (ns) at a time of trio's clock (ns), by the system's clock as it is set now."""
+    return now + time.time_ns() - now_ns()
+
+
 def ahead_of_monotonic() -> int:
     """Return how far trio's clock is ahead of the system's monotonic one, in nanoseconds.
 

@@ -26,7 +26,7 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import PASSED, Event, Firing, Notice
 from natsproxy.net.arrivals import Arrivals
-from natsproxy.net.clock import now_ns
+from natsproxy.net.clock import now_ns, unix_ns
 from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
 from natsproxy.net.listener import accept, close, local_address, open_listeners
@@ -115,7 +115,7 @@ class Proxy:
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self.schemes = tuple(listener.scheme for _, listener in listeners)
             self.connections.listen(self.listen, self.schemes)
-            self.chain.begin(now_ns())
+            self.chain.begin(now_ns(), unix_ns)
             try:
                 if self.settings.record is not None:
                     self.start_recording(self.settings.record)
@@ -266,7 +266,7 @@ class Proxy:
         check_bypass(chain, self.settings.session)
         self._recording.record_rules(chain.text)
         if self._background is not None:  # else `serve` puts it in force
-            chain.begin(now_ns())
+            chain.begin(now_ns(), unix_ns)
         self.connections.swap(chain)
 
     def _compile(self, rules: tuple[Rule, ...]) -> RuleChain:

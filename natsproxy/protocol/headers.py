@@ -252,9 +252,12 @@ class HeaderBlock:
     A block may have a megabyte of short lines, and any number of rules may want some header of it.  It is
     read as `parse` reads it, from where the last call stopped; only the values of `names` are kept.  The
     caller says how much to do per call.
+
+    It is read to its end: nats-server's look-up does not stop at the blank line.  What stands behind that is
+    there for those who forbid a header (`has`), and not for those who ask for one (`all_match`).
     """
 
-    __slots__ = ("_answers", "_at", "_block", "_looked", "_names", "_values", "status")
+    __slots__ = ("_answers", "_at", "_behind", "_block", "_looked", "_names", "_shown", "_values", "status")
 
     def __init__(self, block: bytes, names: Collection[bytes]) -> None:
         end = block.find(b"\n") + 1
@@ -264,11 +267,13 @@ class HeaderBlock:
         self._names = names
         # A first line that is not a version line is a header if it has a colon; otherwise it is ignored.
         self._at = len(line) if line.startswith(VERSION_LINE) or b":" not in line else 0
-        if line in (b"\n", b"\r\n") or not names:
+        if not names:
             self._at = len(block)
+        self._behind = line in (b"\n", b"\r\n")  # the blank line
+        self._shown: set[bytes] = set()  # the names before it
         self._values: dict[bytes, list[bytes]] = {}
-        self._answers: dict[tuple[bytes, str | None], bool] = {}
-        self._looked: dict[tuple[bytes, str | None], int] = {}
+        self._answers: dict[tuple[bytes, str | None, bool], bool] = {}
+        self._looked: dict[tuple[bytes, str | None, bool], int] = {}
 
     def read_on(self, lines: int = PART) -> bool:
         """Read up to `lines` more lines; return whether all were read."""
@@ -281,40 +286,47 @@ class HeaderBlock:
             end = block.find(b"\n", at)
             line = block[at:] if end < 0 else block[at : end - 1 if block[end - 1] == 0x0D else end]
             at = size if end < 0 else end + 1
-            if not line:  # the blank one
-                at = size
+            self._behind = self._behind or not line
             name, colon, value = line.partition(b":")
             if colon and name in names:
                 self._values.setdefault(name, []).append(value.strip(BLANKS))
+                if not self._behind:
+                    self._shown.add(name)
         self._at = size
         return True
 
-    def look_on(self, name: bytes, glob: str | None, values: int = PART) -> bool:
-        """Compare up to `values` more values of a header with a pattern; return whether `has` can answer."""
-        key = name, glob
+    def look_on(self, name: bytes, glob: str | None, values: int = PART, *, every: bool = False) -> bool:
+        """Compare up to `values` more values of a header with a pattern; return whether the answer is known.
+
+        every: the answer of `all_match`, else that of `has`.
+        """
+        key = name, glob, every
         if key in self._answers:
             return True
-        found = self._values.get(name, [])
+        found, at = self._values.get(name, []), self._looked.get(key, 0)
         if glob is None:
-            self._answers[key] = bool(found)
-            return True
-        at = self._looked.get(key, 0)
-        matches = _matcher(glob).match
-        part = found[at : at + values]
-        if any(matches(value.decode("utf-8", "replace")) for value in part):
-            self._answers[key] = True
+            self._answers[key] = name in self._shown if every else bool(found)
+        elif any(_fits(value, glob) is not every for value in found[at : at + values]):
+            self._answers[key] = not every
         elif at + values >= len(found):
-            self._answers[key] = False
+            self._answers[key] = every and name in self._shown
         self._looked[key] = at + values
         return key in self._answers
 
     def has(self, name: bytes, glob: str | None) -> bool:
         """Tell whether a header is there with a value that matches a shell pattern (None: any value)."""
+        return self._answer(name, glob, every=False)
+
+    def all_match(self, name: bytes, glob: str | None) -> bool:
+        """Tell whether a header is there, and each of its values matches a shell pattern."""
+        return self._answer(name, glob, every=True)
+
+    def _answer(self, name: bytes, glob: str | None, *, every: bool) -> bool:
         while not self.read_on():
             pass
-        while not self.look_on(name, glob):
+        while not self.look_on(name, glob, every=every):
             pass
-        return self._answers[name, glob]
+        return self._answers[name, glob, every]
 
 
 _WINDOW: Final = 4096
@@ -328,12 +340,15 @@ class HeaderEditor:
     whatever the block is, and the new block is made once.  Call `read_on` until all is read, then make the
     changes, then call `write_on` until all is written.  Names count byte by byte, and have no colon.  The
     version line is no header, nor is anything from the first line on that has no bytes but CR.  Every byte
-    that is not of a changed line is kept.  Memory: 24 bytes per line of a wanted name.
+    that is not of a changed line is kept.  Only what stands behind that blank line is cut off where it holds
+    a changed name: no client reads it, but nats-server's look-up does.  Memory: 24 bytes per line of a wanted
+    name.
     """
 
     __slots__ = (
         "_added",
         "_at",
+        "_behind",
         "_block",
         "_closed",
         "_end",
@@ -344,7 +359,9 @@ class HeaderEditor:
         "_owners",
         "_place",
         "_put",
+        "_read",
         "_repeated",
+        "_rest",
         "_starts",
         "_written",
     )
@@ -354,7 +371,9 @@ class HeaderEditor:
         # A line is found by the LF before it, the first one as well.
         self._block = block if start else b"\n" + block
         self._at = start - 1 if start else 0
-        self._end = -1  # of the lines, once it is known
+        self._end = self._rest = -1  # of the lines, and of the blank one, once they are known
+        self._read = False
+        self._behind: set[bytes] = set()  # the wanted names behind it
         self._names = names
         # The wanted lines, and for each the place of the first line of its name.
         self._starts, self._ends, self._owners = array("Q"), array("Q"), array("Q")
@@ -370,20 +389,22 @@ class HeaderEditor:
 
     def read_on(self) -> bool:
         """Read some more lines; return whether all were read."""
-        if self._end >= 0:
+        if self._read:
             return True
         block, at, names = self._block, self._at, self._names
         # A part ends before an LF, or at the end of the block: CRs up to there are a blank line.
         stop = block.find(b"\n", at + _WINDOW)
         if stop < 0:
-            self._end = stop = len(block)
+            self._read, stop = True, len(block)
         starts, ends, owners, first_of = self._starts, self._ends, self._owners, self._first
         for found in _wanted(names).finditer(block, at, stop):
             name = found[1]
-            if name is None:
-                self._end = found.start() + 1
-                break
+            if name is None and self._end < 0:
+                self._end, self._rest = found.start() + 1, found.end() + 1
             if name not in names:
+                continue
+            if self._end >= 0:
+                self._behind.add(name)
                 continue
             start, end = found.start() + 1, block.find(b"\n", found.end()) + 1 or len(block)
             first = first_of.setdefault(name, len(starts))
@@ -396,15 +417,25 @@ class HeaderEditor:
             ends.append(end)
             owners.append(first)
         self._at = stop
-        return self._end >= 0
+        if self._read and self._end < 0:
+            self._end = stop
+        return self._read
 
     def remove(self, name: bytes) -> bool:
         """Remove the lines of `name`; return whether there were any."""
-        place = self._first.get(name)
+        place, behind = self._first.get(name), self._cut_off(name)
         if place is not None and self._put.get(place) != b"":
             self._put[place] = b""
             return True
-        return self._added.pop(name, None) is not None
+        return self._added.pop(name, None) is not None or behind
+
+    def _cut_off(self, name: bytes) -> bool:
+        """Cut off what stands behind the blank line if that holds `name`; return whether it did."""
+        if name not in self._behind:
+            return False
+        self._behind.clear()
+        self._block = self._block[: self._rest]
+        return True
 
     def set(self, name: bytes, line: bytes) -> bool:
         """Give `name` one line, as `header_line` returns it; return whether that changes the block.
@@ -412,16 +443,16 @@ class HeaderEditor:
         The first line of that name is replaced and further ones are removed; without one, the line is added
         before the blank one.  An empty block (a frame without headers) becomes a whole one.
         """
-        place = self._first.get(name)
+        place, behind = self._first.get(name), self._cut_off(name)
         if place is not None and (before := self._put.get(place)) != b"":
             if before is None and place not in self._repeated:
                 before = self._block[self._starts[place] : self._ends[place]]
             self._put[place] = line
-            return line != before
+            return behind or line != before
         before = self._added.get(name)
         self._added[name] = line
         self._closed = True
-        return line != before
+        return behind or line != before
 
     def write_on(self, lines: int = PART) -> bool:
         """Write the new block up to `lines` more wanted lines; return whether all is written."""
@@ -473,7 +504,11 @@ def _wanted(names: frozenset[bytes]) -> Pattern[bytes]:
     """
     first = b"".join(re.escape(byte) for byte in sorted({(name + b":")[:1] for name in names}))
     longest = max(map(len, names))
-    return re.compile(rb"\n(?:(?=[%s])([^:\n]{0,%d}):|\r*(?:\n|\Z))" % (first, longest))
+    return re.compile(rb"\n(?:(?=[%s])([^:\n]{0,%d}):|\r*(?=\n|\Z))" % (first, longest))
+
+
+def _fits(value: bytes, glob: str) -> bool:
+    return _matcher(glob).match(value.decode("utf-8", "replace")) is not None
 
 
 @lru_cache(maxsize=1024)

@@ -220,6 +220,24 @@ _POLICIES: Final = (
 name = "keep streams"
 kind = "deny"
 api = ["STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.DELETE", "CONSUMER.DELETE", "ACCOUNT.PURGE"]
+
+[[rules]]
+name = "keep what a message would replace"
+kind = "deny"
+subject = ">"
+header = { Nats-Rollup = "*" }
+""",
+    ),
+    Recipe(
+        "approved-deletions",
+        "Streams are deleted and purged only with a ticket.",
+        "Such calls need the header X-Approved with the number of a ticket; without it they are denied.",
+        """
+[[rules]]
+name = "deletions need a ticket"
+kind = "deny"
+api = ["STREAM.DELETE", "STREAM.PURGE"]
+without = { X-Approved = "TICKET-*" }
 """,
     ),
     Recipe(
@@ -251,6 +269,31 @@ kind = "rewrite"
 client = { name = "a-*" }
 prefix = "tenant-a"
 jetstream = true
+""",
+    ),
+    Recipe(
+        "no-wide-subscriptions",
+        "Nobody subscribes to everything.",
+        "A subscription with a wildcard as its first token (>, *.a) is denied, one such as orders.> is not.",
+        """
+[[rules]]
+name = "no wide subscriptions"
+kind = "deny"
+wildcard = 1
+""",
+    ),
+    Recipe(
+        "quiet-hours",
+        "At night nobody publishes orders.",
+        "From 22:00 to 06:00 in Berlin such publishes get a permissions violation.",
+        """
+[[rules]]
+name = "quiet at night"
+kind = "deny"
+op = "PUB"
+subject = "orders.>"
+hours = "22:00-06:00"
+zone = "Europe/Berlin"
 """,
     ),
     Recipe(
@@ -295,7 +338,7 @@ messages = "20/s"
     ),
     Recipe(
         "no-claimed-identity",
-        "Clients cannot claim to be somebody else in Nats-Request-Info.",
+        "Clients cannot claim to be somebody else in Nats-Request-Info (CVE-2026-33223).",
         "Messages lose that header, with which servers say who asks a service; all others are kept.",
         """
 [[rules]]
@@ -303,6 +346,18 @@ name = "no claimed identity"
 kind = "headers"
 direction = "c2s"
 remove = ["Nats-Request-Info"]
+""",
+    ),
+    Recipe(
+        "no-redirected-traces",
+        "Clients cannot have traces published where they may not publish (CVE-2026-33249).",
+        "Messages lose the header that asks the server for a trace, and are delivered without one.",
+        """
+[[rules]]
+name = "no redirected traces"
+kind = "headers"
+direction = "c2s"
+remove = ["Nats-Trace-Dest"]
 """,
     ),
 )

@@ -272,8 +272,11 @@ class Chain(Protocol):
         """The rules as a rules file, for captures; `""` for none."""
         ...
 
-    def begin(self, now: int) -> None:
-        """Come into force at `now` (ns), from which new rules count their time."""
+    def begin(self, now: int, unix: Callable[[int], int] | None = None) -> None:
+        """Come into force at `now` (ns), from which new rules count their time.
+
+        unix: returns the Unix time (ns) at a time of the proxy's clock; None: they are the same.
+        """
         ...
 
     def bind(
@@ -337,7 +340,7 @@ class EmptyChain:
     def __init__(self) -> None:
         self._rules = _NoRules(Interest())
 
-    def begin(self, now: int) -> None:
+    def begin(self, now: int, unix: Callable[[int], int] | None = None) -> None:
         """Do nothing: there is no rule."""
 
     def bind(

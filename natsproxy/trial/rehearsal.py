@@ -143,9 +143,9 @@ class _Recording:
         self._last_fired = ""
 
     def judged(self, lost: Tell | None) -> Iterator[Judged]:
-        self._chain.begin(0)
-        self._expectations.begin(0)
         start: int | None = None
+        for chain in (self._chain, self._expectations):
+            chain.begin(0, lambda now: now + (start or 0))
         tells = iter([None if lost is None else _ignore, lost])  # it is read twice, and tells once
         for ref, item in arrivals(lambda: open_capture(self._capture, next(tells))):
             wall = ref.wall(item.t)

@@ -19,15 +19,21 @@ BLOCKS = st.builds(
 
 @given(BLOCKS, st.sampled_from([b"A", b"B"]), st.sampled_from([None, "x", "*", "y*", ""]), st.integers(1, 4))
 def test_equals_the_whole_parse(block: bytes, name: bytes, glob: str | None, part: int) -> None:
+    """And what stands behind the blank line counts only against the one who sends it."""
     found, read = headers.parse(block), HeaderBlock(block, {b"A", b"B"})
-    expected = any(
-        glob is None or fnmatchcase(value.decode("utf-8", "replace"), glob) for value in found.all(name)
-    )
+    lines = block.split(b"\n")
+    lines = [line.removesuffix(b"\r") for line in lines[:-1]] + [lines[-1]]
+    lines = lines[1:] if block.startswith(b"NATS/1.0") else lines
+    values = [line[2:].strip(b" \t") for line in lines if line.startswith(name + b":")]
+    fits = [glob is None or fnmatchcase(value.decode("utf-8", "replace"), glob) for value in values]
     while not read.read_on(part):
         pass
-    while not read.look_on(name, glob, part):
-        pass
-    assert read.has(name, glob) is expected
+    for every in (False, True):
+        while not read.look_on(name, glob, part, every=every):
+            pass
+    assert read.has(name, glob) is any(fits)
+    assert read.all_match(name, glob) is (bool(found.all(name)) and all(fits))
+    assert headers.get(block, name) is None or read.has(name, None)
     assert read.status == found.status
 
 
@@ -41,14 +47,20 @@ def test_a_part_is_no_more_than_was_asked_for() -> None:
 @pytest.mark.parametrize("name", [b"A", b"B", b"N"])
 @given(BLOCKS)
 def test_edits_touch_the_lines_of_one_name_only(name: bytes, block: bytes) -> None:
-    """Line by line, as a reader does who stops at the first line without anything but CR."""
+    """Line by line, as a reader does who stops at the first line without anything but CR.
+
+    What stands behind that is cut off where the name is among it.
+    """
     lines = block.split(b"\n")
     first = 1 if block.startswith(b"NATS/1.0") and len(lines) > 1 else 0
     blank = next((at for at in range(first, len(lines)) if not lines[at].strip(b"\r")), len(lines))
     places = [at for at in range(first, blank) if lines[at].startswith(name + b":")]
     ended = [line + b"\n" for line in lines[:-1]] + [lines[-1]]
+    if any(line.startswith(name + b":") for line in lines[blank + 1 :]):
+        ended = ended[: blank + 1]
     kept = b"".join(line for at, line in enumerate(ended) if at not in places)
     assert removed(block, name) == kept
+    assert headers.get(kept, name) is None
     if places:
         put = [name + b": v\r\n" if at == places[0] else line for at, line in enumerate(ended)]
         kept = b"".join(line for at, line in enumerate(put) if at not in places[1:])
@@ -103,7 +115,7 @@ def test_blocks_of_several_parts(lines: int, end: bytes) -> None:
     for pad in range(8):
         many = (b"Other: " + b"y" * pad + b"\r\n") * lines
         block = b"NATS/1.0\r\n" + b"A: 1\r\n" + many + b"A: 2\r\nB: 3\r\n" + end
-        kept = block.replace(b"A: 1\r\n", b"").replace(b"A: 2\r\n", b"")
+        kept = block.replace(b"A: 1\r\n", b"").replace(b"A: 2\r\n", b"").removesuffix(b"A: 5\r\n")
         assert removed(block, b"A") == (kept if end != b"A:1" else kept[:-3])
         assert removed(block, b"Other") == block.replace(many, b"")
 

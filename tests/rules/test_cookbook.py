@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import nats
 import pytest
@@ -16,9 +19,12 @@ from nats.js.errors import ServiceUnavailableError
 from trio.testing import MockClock
 
 from natsproxy.events import Firing
+from natsproxy.net import proxy
+from natsproxy.net.clock import now_ns
 from natsproxy.rules.cookbook import COOKBOOK
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.units import SECOND
 from tests.kit.clients import settle
 from tests.kit.servers import NatsServer
 from tests.rules.through import through
@@ -298,11 +304,60 @@ async def keep_streams(url: str, server: NatsServer) -> None:
             denied.clear()
             await nc.publish(f"{prefix}.{call}", b"{}", "_INBOX.x")
             assert f'publish to "{prefix}.{call}"'.lower() in str((await denied.within())[0]).lower()
+    denied.clear()
+    await nc.publish("orders.a", b"instead", headers={"Nats-Rollup": "all"})
+    assert 'publish to "orders.a"' in str((await denied.within())[0]).lower()
     assert (await js.stream_info("ORDERS")).state.messages == 1
     await nc.close()
     direct = await nats.connect(server.url)
     await direct.jetstream().delete_stream("ORDERS")
     await direct.close()
+
+
+@recipe
+async def approved_deletions(url: str, server: NatsServer) -> None:
+    denied = Called()
+    nc = await nats.connect(url, error_cb=denied.note)
+    js = await stream(nc)
+    for headers in (None, {"X-Approved": "yes"}):
+        denied.clear()
+        await nc.publish("$JS.API.STREAM.DELETE.ORDERS", b"", "_INBOX.x", headers)
+        assert 'publish to "$js.api.stream.delete.orders"' in str((await denied.within())[0]).lower()
+    assert (await js.stream_info("ORDERS")).config.name == "ORDERS"
+    answer = await nc.request("$JS.API.STREAM.DELETE.ORDERS", headers={"X-Approved": "TICKET-7"})
+    assert json.loads(answer.data)["success"] is True
+    await nc.close()
+
+
+@recipe
+async def no_wide_subscriptions(url: str, server: NatsServer) -> None:
+    denied = Called()
+    nc = await nats.connect(url, error_cb=denied.note)
+    for wide in (">", "*", "*.a", "*.>"):
+        denied.clear()
+        await nc.subscribe(wide)
+        assert f'subscription to "{wide}"' in str((await denied.within())[0]).lower()
+    sub = await nc.subscribe("orders.>")
+    await nc.publish("orders.a", b"1")
+    assert (await sub.next_msg(5)).data == b"1"
+    await nc.request("$JS.API.INFO", timeout=5)  # the inbox of requests is narrow enough
+    await nc.close()
+
+
+@recipe_in_time
+async def quiet_hours(url: str, server: NatsServer, jump: Jump) -> None:
+    denied = Called()
+    nc = await nats.connect(url, error_cb=denied.note)
+    sub = await nc.subscribe("orders.>")
+    await nc.publish("orders.a", b"evening")
+    assert (await sub.next_msg(5)).data == b"evening"
+    jump(30 * 60)
+    await nc.publish("orders.a", b"night")
+    assert 'publish to "orders.a"' in str((await denied.within())[0]).lower()
+    jump(8 * 3600)
+    await nc.publish("orders.a", b"morning")
+    assert (await sub.next_msg(5)).data == b"morning"
+    await nc.close()
 
 
 @recipe
@@ -407,14 +462,35 @@ async def no_claimed_identity(url: str, server: NatsServer) -> None:
     await direct.close()
 
 
+@recipe
+async def no_redirected_traces(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+    traces, sub = await direct.subscribe("traces"), await direct.subscribe("orders.>")
+    await settle(direct)
+    nc = await nats.connect(url)
+    await nc.publish("orders.a", b"1", headers={"Nats-Trace-Dest": "traces", "A": "b"})
+    assert (await sub.next_msg(5)).headers == {"A": "b"}
+    await direct.publish("orders.b", b"2", headers={"Nats-Trace-Dest": "traces"})
+    trace = await traces.next_msg(5)  # the first one
+    assert b'"orders.b"' in trace.data
+    assert b'"orders.a"' not in trace.data
+    await nc.close()
+    await direct.close()
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 async def test_a_client_sees_what_the_recipe_says(name: str) -> None:
     await run(name, PROGRAMS[name])
 
 
 @pytest.mark.parametrize("name", IN_TIME)
-async def test_a_client_sees_it_in_time(name: str, mock_clock: MockClock) -> None:
+async def test_a_client_sees_it_in_time(
+    name: str, mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mock_clock.rate = 1.0  # it goes as a real one, and can be moved on
+    evening = datetime(2026, 11, 26, 21, 30, tzinfo=ZoneInfo("Europe/Berlin"))
+    begin = int(evening.timestamp()) * SECOND - now_ns()
+    monkeypatch.setattr(proxy, "unix_ns", begin.__add__)
 
     async def program(url: str, server: NatsServer) -> None:
         await IN_TIME[name](url, server, lambda seconds: trio.from_thread.run_sync(mock_clock.jump, seconds))
@@ -427,5 +503,5 @@ def test_a_recipe_is_a_rules_file() -> None:
         assert load(one.text, KINDS), name
         assert one.text.startswith(f"# {one.title}\n# {one.sees}\n\n[[rules]]\n")
         assert all(len(line) <= 110 for line in one.text.splitlines())
-    assert len(COOKBOOK) == 22
+    assert len(COOKBOOK) == 26
     assert PROGRAMS.keys() ^ IN_TIME.keys() == COOKBOOK.keys()

@@ -10,7 +10,7 @@ Every look takes those bytes away, so a transcript that is asserted line by line
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
 from natsproxy.capture.format.records import Frames
@@ -175,7 +175,7 @@ class OneRule:
         """Return nothing: each frame is decided on."""
         return None
 
-    def begin(self, now: int) -> None:
+    def begin(self, now: int, unix: Callable[[int], int] | None = None) -> None:
         """Do nothing: it has no times."""
 
     def check(self, view: View, previous: ConnectionRules) -> SubscriptionCheck | None:

@@ -14,7 +14,7 @@ Theory
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from natsproxy.addresses import mask_urls
@@ -65,10 +65,12 @@ class RuleChain:
             self._text = mask_urls(to_toml(rule.table for rule in self.rules)) if self.rules else ""
         return self._text
 
-    def begin(self, now: int) -> None:
-        """Come into force: rules that are new count their time from here."""
+    def begin(self, now: int, unix: Callable[[int], int] | None = None) -> None:
+        """Come into force: rules that are new count their time from here; unix: see `Hours`."""
         self._begun = True
         for rule in self.rules:
+            if unix is not None and rule.gate.hours is not None:
+                rule.gate.hours.unix = unix
             if rule.shared.since < 0:
                 rule.shared.since = now
                 if (former := self._replaced.get(rule.name)) is not None:

@@ -323,16 +323,17 @@ class RuleEngine:
     def _read_headers(self, selector: Selector, context: _Context) -> Steps[None]:
         """Read the headers that a selector asks for, so that it finds the answers ready."""
         frame = context.frame
-        if not (selector.headers or selector.statuses) or _available(frame) < Need.HEADERS:
+        if not selector.reads_headers or _available(frame) < Need.HEADERS:
             return
         block = context.headers
         if block is None:
             block = context.headers = HeaderBlock(frame.headers, self.index.header_names)
         while not block.read_on():
             yield
-        for name, glob in selector.headers:
-            while not block.look_on(name, glob):
-                yield
+        for listed, every in ((selector.headers, False), (selector.without, True)):
+            for name, glob in listed:
+                while not block.look_on(name, glob, every=every):
+                    yield
 
     def _run_rule(
         self, state: RuleState, context: _Context, builder: DecisionBuilder | None

@@ -82,7 +82,7 @@ class RuleIndex:
         self.rewriter = rewriter
         self.everything = rules
         self.present = frozenset(rules)
-        self.header_names = frozenset(name for rule in rules for name, _ in rule.selector.headers)
+        self.header_names = frozenset(name for rule in rules for name in rule.selector.header_names)
         self.edited: frozenset[bytes] = frozenset().union(*(rule.action.edits for rule in rules))
         self.keeping = tuple(rule for rule in rules if rule.action.keeps)
         self.connect_first = any(rule.action.connect_first for rule in rules)

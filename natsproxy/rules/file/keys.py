@@ -91,6 +91,13 @@ SELECTOR: Final = (
         'header names and shell patterns ("*": any value)',
         'header = { Nats-Msg-Id = "*", Region = "eu-*" }',
     ),
+    Setting(
+        "without",
+        values.table(values.line),
+        {},
+        "headers that it must not have, as in header; one that is there counts if each of its values matches",
+        'without = { X-Approved = "*" }',
+    ),
     Setting("status", values.several(values.status), (), "status codes of HMSG", "status = [503, 408]"),
     Setting("min_size", values.size, 0, "least payload, headers included", 'min_size = "64KiB"'),
     Setting("max_size", values.size, None, "most payload, headers included", "max_size = 100"),
@@ -143,6 +150,20 @@ GATE: Final = (
         'a time window, ["2s", "5s"], from the start of the connection; ["+2s", "+5s"]: from when the rule '
         "comes into force",
         'between = ["+10s", "+12s"]',
+    ),
+    Setting(
+        "hours",
+        values.several(values.hours),
+        None,
+        "times of the day, as the clock of `zone` shows them when a frame or a connection comes",
+        'hours = ["12:00-13:00", "22:00-06:00"]',
+    ),
+    Setting(
+        "zone",
+        values.zone,
+        "UTC",
+        "the time zone of `hours`",
+        'hours = "22:00-06:00"\nzone = "Europe/Berlin"',
     ),
     Setting(
         "only",

@@ -28,9 +28,9 @@ from natsproxy.rules.file import expectations
 from natsproxy.rules.file.expectations import Expectation, expectation
 from natsproxy.rules.file.keys import EVERYWHERE, GATE, IDENTITY, SELECTOR, keys_of
 from natsproxy.rules.file.reader import Place, RuleReader, unknown_word
-from natsproxy.rules.model.gate import OPEN, Gate
+from natsproxy.rules.model.gate import OPEN, Gate, Hours
 from natsproxy.rules.model.roles import Role
-from natsproxy.rules.model.rule import Kind, Rule
+from natsproxy.rules.model.rule import Kind, LinkAction, Rule
 from natsproxy.rules.model.selector import (
     MESSAGES,
     SENDABLE,
@@ -141,9 +141,13 @@ def _parse_rule(reader: RuleReader, kinds: Mapping[str, Kind], expand: Expand | 
     reader.refuse_unknown(kind, [setting.name for setting in keys_of(kind)], EVERYWHERE)
     settings = reader.read(kind.settings)
     selector = _selector(reader, kind)
-    gate = _gate(reader.read(GATE)) if kind.gated else Gate()
+    gate = _gate(reader) if kind.gated else Gate()
     try:
         action = kind.make(settings, selector)
+        if gate.hours is not None and isinstance(action, LinkAction) and not (selector.ops or action.opening):
+            raise ValueError(
+                "hours has no meaning for an open link: it is asked about frames and new clients"
+            )
         if action.ops:
             selector = replace(selector, ops=action.ops)
         # The same effect on whole runs of frames, which costs far less than frame by frame.
@@ -157,8 +161,13 @@ def _parse_rule(reader: RuleReader, kinds: Mapping[str, Kind], expand: Expand | 
     return Rule(identity["name"], kind.name, selector, action, gate, dict(table), where)
 
 
-def _gate(found: dict[str, Any]) -> Gate:
-    gate = Gate(per_proxy=found.pop("per") == "proxy", **found)
+def _gate(reader: RuleReader) -> Gate:
+    found = reader.read(GATE)
+    spans, zone = found.pop("hours"), found.pop("zone")
+    if spans is None and "zone" in reader.table:
+        raise reader.error("zone", "is that of 'hours', which are not given")
+    hours = None if spans is None else Hours(spans, zone)
+    gate = Gate(per_proxy=found.pop("per") == "proxy", hours=hours, **found)
     return OPEN if gate == OPEN else gate  # which each connection asks of each rule
 
 
@@ -171,7 +180,18 @@ def _selector(reader: RuleReader, kind: Kind) -> Selector:
     role: Role | None = found["role"]
     named = [
         key
-        for key in ("op", "subject", "api", "queue", "header", "status", "role", "min_size", "max_size")
+        for key in (
+            "op",
+            "subject",
+            "api",
+            "queue",
+            "header",
+            "without",
+            "status",
+            "role",
+            "min_size",
+            "max_size",
+        )
         if key in reader.table
     ]
     ops = op_mask(*found["op"]) if found["op"] else kind.ops
@@ -191,9 +211,8 @@ def _selector(reader: RuleReader, kind: Kind) -> Selector:
         subjects=found["subject"] if found["subject"] or not role or role.requests else role.patterns,
         unless=found["unless"],
         queues=found["queue"],
-        headers=tuple(
-            (name.encode(), None if glob == "*" else glob) for name, glob in found["header"].items()
-        ),
+        headers=_headers(found["header"]),
+        without=_headers(found["without"]),
         statuses=found["status"],
         min_size=found["min_size"],
         max_size=found["max_size"],
@@ -208,6 +227,10 @@ def _selector(reader: RuleReader, kind: Kind) -> Selector:
             raise reader.error("op", f"never goes {wrong}")
         raise reader.error("direction", f"is {wrong}, where {_ops(selector.ops)} never goes")
     return selector
+
+
+def _headers(found: Mapping[str, str]) -> tuple[tuple[bytes, str | None], ...]:
+    return tuple((name.encode(), None if glob == "*" else glob) for name, glob in found.items())
 
 
 def _ops(mask: int) -> str:
@@ -236,6 +259,7 @@ _HOLDERS: Final = (
     ("api", op_mask(Op.PUB, Op.HPUB), "a call of the API"),
     ("queue", op_mask(Op.SUB, Op.MSG, Op.HMSG), "a queue"),
     ("header", op_mask(Op.HPUB, Op.HMSG), "headers"),
+    ("without", MESSAGES, "headers"),
     ("status", op_mask(Op.HPUB, Op.HMSG), "a status"),
 )
 """Keys with the ops that can have the property."""

@@ -6,9 +6,12 @@ end of a sentence that begins with the key ("must be a number from 0 to 1, not 1
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, tzinfo
 from ipaddress import ip_network
 from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from natsproxy.converters import above_zero as above_zero
 from natsproxy.converters import boolean as boolean
@@ -21,11 +24,12 @@ from natsproxy.protocol.subjects import is_valid_strict
 from natsproxy.rules.model import seeded_random
 from natsproxy.rules.model.gate import Window
 from natsproxy.rules.model.rule import Convert
-from natsproxy.units import DAY, bounded_duration
+from natsproxy.units import DAY, HOUR, MINUTE, bounded_duration
 from natsproxy.wire.ops import BY_TOKEN, Direction, Op
 
 MOST: Final = 1 << 53
 """The largest number: JSON has no larger ones."""
+_HOURS: Final = re.compile(r"([0-9]{2}):([0-5][0-9])-([0-9]{2}):([0-5][0-9])", re.ASCII)
 LONGEST_DELAY: Final = DAY
 """The longest delay of one rule: delays of several rules add up."""
 
@@ -151,6 +155,32 @@ def window(value: Any) -> Window:
     if end is not None and end <= start:
         raise ValueError(f"must end after it starts, not {value!r}")
     return Window(start, end, since_rule[0])
+
+
+def hours(value: Any) -> tuple[int, int]:
+    """Read times of the day, "22:00-06:00"; ns since midnight."""
+    found = _HOURS.fullmatch(text(value))
+    start, end = (0, 0) if found is None else (_time(*found.group(1, 2)), _time(*found.group(3, 4)))
+    if start == end or start >= DAY or end > DAY:
+        raise ValueError(f'must be two times of the day such as "22:00-06:00", not {value!r}')
+    return start, end
+
+
+def _time(hour: str, minute: str) -> int:
+    return int(hour) * HOUR + int(minute) * MINUTE
+
+
+def zone(value: Any) -> tzinfo:
+    """Read a time zone by its name in the IANA data base; "UTC" needs none."""
+    if text(value) == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(value)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f'must be a time zone of this machine such as "Europe/Berlin", not {value!r} (one without time '
+            "zones needs the package tzdata)"
+        ) from None
 
 
 def firings(value: Any) -> dict[str, frozenset[int]]:

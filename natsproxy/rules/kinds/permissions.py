@@ -141,9 +141,9 @@ class PermissionMap(Action):
         if refused:
             found.append((C2S, Clause(SUBS, Need.LINE, refused)))
         if allow is not None:
-            found.append((C2S, Clause(PUBS, Need.LINE, None, allow)))
+            found.append((C2S, Clause(PUBS, selector.need, None, allow)))
         if deny:
-            found.append((C2S, Clause(PUBS, Need.LINE, deny)))
+            found.append((C2S, Clause(PUBS, selector.need, deny)))
         if self.permissions.responses is not None:
             found.append((S2C, Clause(MSGS, Need.LINE)))
         elif self.filtered:

@@ -10,13 +10,18 @@ Theory
    number, `limit` ends it after n firings (and counts the matches that the other conditions let through).
 3. Time is the age of the connection.  With `per = "proxy"`, and for a window whose times begin with `+`, it
    is the age of the rule: the time since it came into force.
+4. `hours` are times of the day, on the clock on the wall of their zone at the moment of the match: a clock
+   that is set, and daylight saving time, count from then on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime, tzinfo
 from typing import Final, NamedTuple
+
+from natsproxy.units import HOUR, MINUTE, SECOND
 
 
 @dataclass(slots=True)
@@ -36,6 +41,36 @@ class Window(NamedTuple):
     since_rule: bool = False
 
 
+@dataclass(slots=True)
+class Hours:
+    """Times of the day.
+
+    spans: of ns since midnight, each from the first to before the second, which may be on the next day.
+    unix: returns the Unix time (ns) at a time of the proxy's clock; given when the rule comes into force.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    zone: tzinfo
+    unix: Callable[[int], int] = field(default=lambda now: now, compare=False)
+
+    def hold(self, now: int) -> bool:
+        """Tell whether it is one of them at a time of the proxy's clock (ns)."""
+        local = datetime.fromtimestamp(self.unix(now) // SECOND, self.zone)
+        time = local.hour * HOUR + local.minute * MINUTE + local.second * SECOND
+        return any(
+            start <= time < end if start < end else time >= start or time < end for start, end in self.spans
+        )
+
+    def describe(self) -> str:
+        """Return them in words."""
+        spans = " and ".join(f"{_clock(start)} to {_clock(end)}" for start, end in self.spans)
+        return f"from {spans} ({self.zone})"
+
+
+def _clock(time: int) -> str:
+    return f"{time // HOUR:02}:{time // MINUTE % 60:02}"
+
+
 @dataclass(frozen=True, slots=True)
 class Gate:
     """The conditions of one rule; the default lets everything through.
@@ -43,7 +78,7 @@ class Gate:
     probability: 0 to 1.  every, first, limit: counts from 1; after: from 0.  only:
     connection key (maybe with a direction before it, "c2s app/1"), or the key of those alike, "worker-*/1" ->
     the m that fire.  per_proxy: counts and
-    times are the proxy's.
+    times are the proxy's.  hours: times of the day.
     """
 
     probability: float | None = None
@@ -54,6 +89,7 @@ class Gate:
     between: Window | None = None
     only: Mapping[str, frozenset[int]] | None = field(default=None, hash=False)
     per_proxy: bool = False
+    hours: Hours | None = field(default=None, hash=False)
 
     @property
     def open(self) -> bool:
@@ -86,6 +122,7 @@ class Gate:
             and (self.every is None or place % self.every == 0)
             and (self.limit is None or count.fired < self.limit)
             and self.in_time(now - count.since)
+            and (self.hours is None or self.hours.hold(now))
             and (self.only is None or self._listed(m, keys, direction))
             # Last, because each random number costs a hash.
             and (self.probability is None or draw() < self.probability)
@@ -117,6 +154,7 @@ class Gate:
         text = ", ".join(word for there, word in words if there)
         text += ", counted over all connections" if self.per_proxy and text else ""
         window = [] if self.between is None else [_window(self.between, self.per_proxy)]
+        window += [] if self.hours is None else [self.hours.describe()]
         return ", ".join([text] * bool(text) + window) or "always"
 
 

@@ -100,8 +100,8 @@ class Selector:
     """The conditions of a rule on frames; the default of a field is no condition.
 
     ops: an op bitmask.  subjects: None for any.  headers: name and shell pattern of a value (None: present).
-    statuses: status codes of HMSG.  framed: the rule names conditions on frames, and does not rely on its
-    kind's defaults.
+    without: the same of headers that a frame must not have.  statuses: status codes of HMSG.  framed: the
+    rule names conditions on frames, and does not rely on its kind's defaults.
     """
 
     directions: tuple[Direction, ...] = (Direction.C2S, Direction.S2C)
@@ -110,6 +110,7 @@ class Selector:
     unless: tuple[bytes, ...] = ()
     queues: tuple[bytes, ...] | None = None
     headers: tuple[tuple[bytes, str | None], ...] = ()
+    without: tuple[tuple[bytes, str | None], ...] = ()
     statuses: tuple[int, ...] = ()
     min_size: int = 0
     max_size: int | None = None
@@ -126,14 +127,23 @@ class Selector:
     def need(self) -> Need:
         """The part of a frame that it must see to decide."""
         role = self.role.need if self.role is not None else Need.LINE
-        return max(role, Need.HEADERS if self.headers or self.statuses else Need.LINE)
+        return max(role, Need.HEADERS if self.reads_headers else Need.LINE)
+
+    @property
+    def reads_headers(self) -> bool:
+        """True if it has a condition on headers or status."""
+        return bool(self.headers or self.without or self.statuses)
+
+    @property
+    def header_names(self) -> set[bytes]:
+        """The headers that it asks for."""
+        return {name for name, _ in (*self.headers, *self.without)}
 
     @property
     def dynamic(self) -> bool:
         """True if op and subject alone do not decide, and `admits` must be asked."""
         return (
-            bool(self.queues or self.headers or self.statuses or self.min_size or self.role)
-            or self.max_size is not None
+            bool(self.queues or self.reads_headers or self.min_size or self.role) or self.max_size is not None
         )
 
     def admits(self, frame: Frame, view: View, headers: HeaderBlock | None = None) -> bool:
@@ -147,7 +157,7 @@ class Selector:
             return False
         if self.queues is not None and not self._queue(frame, view):
             return False
-        if (self.headers or self.statuses) and not self._headers(frame, headers):
+        if self.reads_headers and not self._headers(frame, headers):
             return False
         return self.role is None or self.role.admits(frame)
 
@@ -160,18 +170,21 @@ class Selector:
 
     def _headers(self, frame: Frame, block: HeaderBlock | None) -> bool:
         if not frame.header_size:
-            return False
+            return not (self.headers or self.statuses)
         if block is None:
-            block = HeaderBlock(frame.headers, {name for name, _ in self.headers})
+            block = HeaderBlock(frame.headers, self.header_names)
         if self.statuses and block.status not in self.statuses:
             return False
-        return all(block.has(name, glob) for name, glob in self.headers)
+        return all(block.has(name, glob) for name, glob in self.headers) and not any(
+            block.all_match(name, glob) for name, glob in self.without
+        )
 
     def parts(self) -> list[Selector]:
         """Return the conditions that op and subject do not decide, each as a selector of its own."""
         alone = [
             Selector(queues=self.queues),
             Selector(headers=self.headers),
+            Selector(without=self.without),
             Selector(statuses=self.statuses),
             Selector(min_size=self.min_size, max_size=self.max_size),
             Selector(role=self.role),
@@ -184,7 +197,9 @@ class Selector:
         if self.queues is not None:
             words.append(f"queue {_listed(self.queues)}")
         for name, glob in self.headers:
-            words.append(f"header {name.decode('utf-8', 'replace')}: {'*' if glob is None else glob}")
+            words.append(f"header {_header(name, glob)}")
+        for name, glob in self.without:
+            words.append(f"no header {_header(name, glob)}")
         if self.statuses:
             words.append(f"status {' or '.join(map(str, self.statuses))}")
         if self.min_size or self.max_size is not None:
@@ -207,6 +222,10 @@ class Selector:
             words.append(f"with {wanted}")
         peer = ", ".join(self.peer.words())
         return " ".join(words) + (f" of clients with {peer}" if peer else "")
+
+
+def _header(name: bytes, glob: str | None) -> str:
+    return f"{name.decode('utf-8', 'replace')}: {'*' if glob is None else glob}"
 
 
 def _listed(patterns: tuple[bytes, ...]) -> str:
