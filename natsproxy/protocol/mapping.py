@@ -233,6 +233,16 @@ class SubjectTransform:
         self._prefixes = self._find_prefixes()
         self.no_inverse: Final = _why_not_invertible(self._source, self._tokens)
 
+    @property
+    def reach(self) -> bytes:
+        """A pattern of all subjects that it makes; of more where a function makes tokens."""
+        found: list[bytes] = []
+        for token in self._tokens:
+            if not token.literal and token.wildcard is None:  # maybe several tokens
+                return b".".join([*found, TAIL])
+            found.append(token.text if token.literal else STAR)
+        return b".".join([*found, TAIL] if self._source.tail else found)
+
     def __repr__(self) -> str:
         return f"SubjectTransform({self.source!r}, {self.destination!r})"
 

@@ -19,7 +19,8 @@ from typing import Final
 
 from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
-from natsproxy.protocol.subjects import is_subset
+from natsproxy.protocol.jetstream import api_verb_at
+from natsproxy.protocol.subjects import TAIL, collide, is_subset
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.engine.subscription_check import LiveSubscriptions
@@ -57,6 +58,7 @@ class RuleChain:
         self._indexes: dict[tuple[int, ...], RuleIndex] = {}
         self._text: str | None = None
         refuse_hidden(self.rules)
+        refuse_ways_around(self.rules)
 
     @property
     def text(self) -> str:
@@ -150,3 +152,29 @@ def refuse_hidden(rules: tuple[Rule, ...]) -> None:
                     f"{rule.where}: rule {rule.name!r} can never act, since {former.name!r} before it covers "
                     f"its source"
                 )
+
+
+def refuse_ways_around(rules: tuple[Rule, ...]) -> None:
+    """Raise ConfigError for a rewrite that leads to calls of the JetStream API that a rule denies.
+
+    The denial judges the client's subject, which would not be one of the API.
+    """
+    denials = [rule for rule in rules if rule.action.guards and "api" in rule.table]
+    for rule in rules if denials else ():
+        if not isinstance(rule.action, Rewriting) or _is_api_prefix(rule.action.mapping.source):
+            continue
+        reached = [transform.reach for transform, _ in rule.action.mapping.choices]
+        for denial in denials:
+            if any(collide(one, call) for one in reached for call in denial.selector.subjects or ()):
+                raise ConfigError(
+                    f"{rule.where}: rule {rule.name!r} leads to calls of the JetStream API that "
+                    f"{denial.name!r} denies, and would be a way around it: deny them by 'subject', as the "
+                    f"client writes them"
+                )
+
+
+def _is_api_prefix(source: bytes) -> bool:
+    """Tell whether a pattern is that of all calls in a domain: they stay what they are."""
+    tokens = source.split(b".")
+    at = api_verb_at(tokens)
+    return at is not None and tokens[at:] == [TAIL]

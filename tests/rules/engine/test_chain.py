@@ -168,3 +168,34 @@ def test_rules_that_were_replaced_are_freed_without_the_collector() -> None:
         assert [one() for one in left] == [None, None, None]
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("source", "to", "refused"),
+    [
+        ("admin.>", "$JS.API.>", True),
+        ("admin.>", "$JS.hub.API.STREAM.>", True),
+        ("drop.*", "$JS.API.STREAM.DELETE.$1", True),
+        ("*.>", "{{wildcard(1)}}.>", True),
+        ("a.*", "{{split(1,-)}}", True),
+        ("x.*.*.*.*.*", "$1.$2.$3.$4.$5", True),
+        ("admin.>", "$JS.API.CONSUMER.>", False),
+        ("admin.*", "$JS.API.STREAM.$1", False),
+        ("$JS.hub.API.>", "$JS.API.>", False),
+        ("a.>", "b.>", False),
+        (">", "tenant.>", False),
+    ],
+)
+def test_a_rewrite_that_leads_around_a_denied_call_is_refused(source: str, to: str, refused: bool) -> None:
+    """The denial sees the client's subject; one by that subject, or a fault, may stand beside it."""
+    rewrite = rule("m", "rewrite", f'from = "{source}"', f'to = "{to}"', "two_way = false")
+    deny = rule("keep", "deny", 'api = "STREAM.DELETE"')
+    if refused:
+        with pytest.raises(
+            ConfigError, match="rule 'm' leads to calls of the JetStream API that 'keep' denies"
+        ):
+            Wire(rewrite + deny)
+    else:
+        Wire(rewrite + deny)
+    Wire(rewrite + rule("lost", "drop", 'api = "STREAM.DELETE"'))
+    Wire(rewrite + rule("keep", "deny", 'subject = "$JS.API.STREAM.DELETE.>"'))
