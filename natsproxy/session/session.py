@@ -714,7 +714,7 @@ class Session:
         passes = decision.out is None or len(decision.out) > 0
         if decision.conditions_changed:  # the frame is the first to meet them
             self._update_conditions(now)
-            if pipe.swallowing and self._swallow(pipe, frame, ordinal, now):
+            if passes and pipe.swallowing and self._swallow(pipe, frame, ordinal, now):
                 self.subscriptions.dropped(frame)  # the scanner has counted it as delivered
                 return
             passes = passes and pipe.phase < PipePhase.FINISHED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.format.records import Frames
@@ -106,6 +106,8 @@ def check(running: Counted, *, record: bool) -> None:
             assert expected.total() <= (running.stops[UNSENT] if running.session.over else 0)
 
 
+# A frame with which a link condition begins, and which another rule drops, is that rule's.
+@example(["swallow", "drop"], [[(C2S, b"PUB o.a 0\r\n\r\n")]], True)
 @given(
     st.lists(st.sampled_from(sorted(ALL)), max_size=3, unique=True),
     st.lists(st.lists(frames(), max_size=8), max_size=5),
