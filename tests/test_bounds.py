@@ -363,6 +363,7 @@ async def test_one_more_is_refused_by_the_admin_api(nats_server: NatsServer) -> 
         assert "within must be at most 3650d" in answer.json["error"]
 
 
+@pytest.mark.long
 @pytest.mark.server
 async def test_the_largest_number_of_each_place_works(nats_server: NatsServer, tmp_path: Path) -> None:
     """On a connection of its own: what a rule holds back for a day does not come, and nothing fails."""

@@ -155,6 +155,7 @@ def test_each_command_runs_as_printed(
         assert done.exit_code == 0, done.output
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_the_sweep_finds_what_is_printed(tmp_path: Path) -> None:
     """In the program as it is printed, with less patience."""

@@ -144,6 +144,7 @@ async def test_publishing():
 STOP = "Stop the proxy, which fails if a rule has never fired"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="there is no repository here")
 @pytest.mark.parametrize("path", [RECIPE, SWEEP], ids=lambda path: path.name)
 def test_the_recipe_installs(path: Path, tmp_path: Path) -> None:
@@ -170,6 +171,7 @@ def test_the_recipe_installs(path: Path, tmp_path: Path) -> None:
     assert "Would install natsproxy-" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_part_of_a_sweep_fails_on_findings_that_are_not_known(tmp_path: Path) -> None:
     """The shell steps as they are printed, with less patience and one fault; nothing is installed."""
@@ -222,7 +224,7 @@ def free_port() -> int:
     ("fault", "passes", "fires"),
     [
         ("none", True, True),
-        ("reconnect-storm", True, False),
+        pytest.param("reconnect-storm", True, False, marks=pytest.mark.long),
         pytest.param("slow-api", False, True, marks=pytest.mark.long),
         pytest.param("no-quorum", False, True, marks=pytest.mark.long),
     ],

@@ -103,6 +103,7 @@ def test_the_clients_of_a_server_are_chosen_by_run(capture: Path) -> None:
     assert "has no connection 7, 2:8" in refused.output
 
 
+@pytest.mark.long
 def test_a_cassette_plays_for_each_client(capture: Path) -> None:
     clients = [sys.executable, "-m", "tests.kit.restarts"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

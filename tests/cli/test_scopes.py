@@ -111,6 +111,7 @@ def test_a_program_chooses_cassettes(code: str, expected: int, said: list[str], 
         assert receipt["isolated"]
 
 
+@pytest.mark.long
 def test_a_scope_that_no_client_joins_fails(tapes: Path) -> None:
     """Unless that is allowed."""
     code = 'ask("PUT", body="one"); ask("DELETE")\n'

@@ -56,6 +56,7 @@ def run(orders: Path, server: NatsServer, *options: str, numbers: str) -> tuple[
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_new_episodes_before_an_empty_server(orders: Path) -> None:
     """It is said that the server has nothing of what was played; a command can put it there."""

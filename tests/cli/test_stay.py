@@ -138,6 +138,7 @@ def test_a_run_that_was_wrong_fails_the_command_in_the_end(orders: Path) -> None
     assert stays.process.returncode == 1
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_folder_is_played_by_choice(orders: Path) -> None:
     tape(orders.parent / "other.ncap", b"1")

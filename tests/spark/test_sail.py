@@ -98,6 +98,7 @@ def equal(ours: pa.Table, theirs: pa.Table) -> None:
         assert sums[0] == pytest.approx(sums[1], rel=0.1)
 
 
+@pytest.mark.long
 @needs_sail
 def test_tables_equal_those_of_spark(known: Known, tmp_path: Path) -> None:
     """All tables of golden captures, firings, generated traffic, proxies in a row, bytes, skew and damage."""
@@ -132,6 +133,7 @@ def test_an_unreadable_capture_is_one_sentence(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (2, f"Error: {other}: this is not a natsproxy capture\n")
 
 
+@pytest.mark.long
 @needs_sail
 def test_what_is_not_whole_is_said_as_capture_info_says_it(tmp_path: Path) -> None:
     """A damaged segment and one that its recorder did not close, in the terminal and in the report."""

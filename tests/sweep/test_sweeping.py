@@ -196,6 +196,7 @@ async def test_a_finding_is_reproduced_alone(swept: Sweeping, tmp_path: Path) ->
     assert (one.judgement.verdict, one.same, one.runs, one.confirmed) == (Verdict.DEAF, 3, 3, True)
 
 
+@pytest.mark.long
 @pytest.mark.server
 async def test_faults_in_a_recovery_are_tried_with_depth_two(swept: Sweeping) -> None:
     """It connects anew once, and the second fault acts on that connection."""

@@ -84,6 +84,7 @@ def test_a_session_has_a_row_for_each_test(recorded: Run, pytester: pytest.Pytes
     assert row["subjects"] == [{"subject": "shop", "served": 3, "missed": 0, "unused": 0, "repeated": 0}]
 
 
+@pytest.mark.long
 def test_workers_leave_one_receipt(recorded: Run, pytester: pytest.Pytester) -> None:
     """The sums are those of all, and the judgement too."""
     plugins = ["-p", "natsproxy.pytest_plugin", "-p", "no:cacheprovider", "-p", "xdist", "-n", "2"]

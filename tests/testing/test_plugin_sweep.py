@@ -64,6 +64,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     return partial(pytester.runpytest_inprocess, "-p", "natsproxy.pytest_plugin", "-p", "no:cacheprovider")
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_test_that_hangs_under_a_fault_fails_and_a_sound_one_passes(
     run: Run, pytester: pytest.Pytester

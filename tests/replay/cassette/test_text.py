@@ -90,6 +90,7 @@ def test_one_request_of_nats_py_is_a_short_text(tmp_path: Path) -> None:
     assert text_of(path) == text_of(path, brief=False) == text
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.skipif(not has_node(), reason="there is no Node.js with npm")
 def test_one_request_of_nats_js_is_a_short_text(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.replay.kit import cassette
 from tests.replay.scripted import hello, write
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("speed", [None, 10.0])
 async def test_both_replays_of_a_capture_agree(speed: float | None, tmp_path: Path) -> None:
     capture, observed = big(tmp_path / "x.ncap", 4000, asks=4), tmp_path / "o.ncap"

@@ -68,6 +68,7 @@ def same(one: DataFrame, other: DataFrame) -> bool:
     return Counter(map(tuple, one.collect())) == Counter(map(tuple, other.select(one.columns).collect()))
 
 
+@pytest.mark.long
 def test_running_it_again_replaces_everything(spark: SparkSession, tmp_path: Path) -> None:
     """Other captures, of another day: nothing is left of the first run, nor of one that was broken off."""
     out, written = tmp_path / "out", dict[str, int]()

@@ -187,6 +187,7 @@ def test_parts_of_captures_are_not_checked(spark: SparkSession, tmp_path: Path) 
         ).start().awaitTermination()
 
 
+@pytest.mark.long
 def test_a_watch_keeps_the_table(spark: SparkSession, tmp_path: Path) -> None:
     """Of the captures that are there, anew each time."""
     from natsproxy.spark.storage.store import Store
