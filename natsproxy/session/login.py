@@ -226,6 +226,8 @@ class Login:
         """Return whose word the user is: "natsproxy", "certificate", "server" or "client"; "" without a user.
 
         The server's word is that it has accepted a login which names one user only, and has looked at it.
+        To ask it is no better: `$SYS.REQ.USER.INFO` and connz repeat the user of CONNECT, also one that
+        it had no use for.
         """
         if not connect.who:
             return ""

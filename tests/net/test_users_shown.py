@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import trio
@@ -111,6 +112,24 @@ async def test_the_end_says_who_and_by_whose_word(
     """What the server did not have to accept, or may have taken another credential for, is only claimed."""
     closed = await end_of(config, options, signed=signed)
     assert (closed.user, closed.user_by) == (user, by)
+
+
+async def test_a_server_that_is_asked_repeats_the_claim() -> None:
+    """So its answer would verify nothing: this client is `ann`, and has shown no nkey."""
+    claim = json.dumps({"verbose": False, "nkey": NKEY}).encode()
+    with NatsServer(ANONYMOUS, monitor=True) as server, trio.fail_after(LIMIT):
+        async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
+            await stream.send_all(
+                b"CONNECT %b\r\nSUB inbox 1\r\nPUB $SYS.REQ.USER.INFO inbox 0\r\n\r\n" % claim
+            )
+            got = b""
+            while b'"data"' not in got:
+                got += await stream.receive_some()
+            connz = await trio.to_thread.run_sync(
+                lambda: urlopen(f"{server.monitor_url}/connz?auth=1").read()
+            )
+    assert f'"user":"{NKEY}"'.encode() in got
+    assert json.loads(connz)["connections"][0]["authorized_user"] == NKEY
 
 
 async def test_the_account_of_a_jwt() -> None:

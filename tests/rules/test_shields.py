@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
+import zlib
+from pathlib import Path
 
 import pytest
 import trio
@@ -145,19 +148,29 @@ async def test_no_trace_goes_where_its_client_may_not_publish(version: str, rule
 
 UPGRADE = (
     b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Extensions: permessage-deflate; client_no_context_takeover; "
+    b"server_no_context_takeover\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
-WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true }\n'
+WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true, compression: true }\n'
 OVERFLOW = b"\x82\xff" + b"\xff" * 8 + b"mask" + b"PING\r\n" * 10
+"""A frame of 2**64 - 1 bytes."""
 
 
-async def send_overflow(port: int) -> None:
-    """Send a WebSocket frame of 2**64 - 1 bytes, and return when the other side has closed."""
+def bomb() -> bytes:
+    """Return a compressed frame that holds 128 MiB."""
+    press = zlib.compressobj(9, zlib.DEFLATED, -15)
+    body = b"".join(press.compress(bytes(1 << 20)) for _ in range(128)) + press.flush(zlib.Z_SYNC_FLUSH)
+    return b"\xc2\xff" + len(body).to_bytes(8, "big") + bytes(4) + body
+
+
+async def upgrade_and_send(port: int, frame: bytes) -> None:
+    """Send a WebSocket frame without a login, and return when the other side has closed."""
     with trio.fail_after(LIMIT), contextlib.suppress(trio.BrokenResourceError):
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
             await stream.send_all(UPGRADE)
             await stream.receive_some()
-            await stream.send_all(OVERFLOW)
+            await stream.send_all(frame)
             while await stream.receive_some():
                 pass
 
@@ -169,24 +182,44 @@ async def gone(port: int) -> None:
             await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
 
 
-@pytest.mark.parametrize("upstream", ["nats", "ws"])
-async def test_the_length_of_a_websocket_frame_does_not_crash_the_server(upstream: str) -> None:
-    """CVE-2026-27889, before 2.11.14 and 2.12.5: without a login."""
+def websocket_port(server: NatsServer) -> int:
+    return int(server.log().partition("websocket clients on ws://127.0.0.1:")[2].split()[0])
+
+
+async def send_through(server: NatsServer, scheme: str, frame: bytes) -> None:
+    """Send a frame to a proxy before a server.  scheme: of the proxy's own leg."""
+    port = websocket_port(server) if scheme == "ws" else server.port
+    upstream = Server(Address("127.0.0.1", port), scheme)
+    async with trio.open_nursery() as nursery:
+        proxy = Proxy(ProxySettings(listen=(Listener(scheme="ws"),), upstream=(upstream,)))
+        (address,) = await nursery.start(proxy.serve)
+        await upgrade_and_send(address.port, frame)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("scheme", ["nats", "ws"])
+async def test_the_length_of_a_websocket_frame_does_not_crash_the_server(scheme: str) -> None:
+    """CVE-2026-27889, before 2.11.14 and 2.12.5."""
     with NatsServer(WEBSOCKET, executable=executable("2.12.4")) as server:
-        websocket = int(server.log().partition("websocket clients on ws://127.0.0.1:")[2].split()[0])
-        settings = ProxySettings(
-            listen=(Listener(scheme="ws"),),
-            upstream=(
-                Server(Address("127.0.0.1", websocket if upstream == "ws" else server.port), upstream),
-            ),
-        )
-        async with trio.open_nursery() as nursery:
-            (address,) = await nursery.start(Proxy(settings).serve)
-            await send_overflow(address.port)
-            assert "panic" not in server.log()
-            async with await trio.open_tcp_stream("127.0.0.1", websocket):
-                pass
-            nursery.cancel_scope.cancel()
-        await send_overflow(websocket)
+        await send_through(server, scheme, OVERFLOW)
+        await (await trio.open_tcp_stream("127.0.0.1", server.port)).aclose()
+        await upgrade_and_send(websocket_port(server), OVERFLOW)
         with trio.fail_after(LIMIT):
             await gone(server.port)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the peak of memory from /proc")
+@pytest.mark.parametrize("scheme", ["nats", "ws"])
+async def test_a_compressed_websocket_frame_does_not_fill_the_memory(scheme: str) -> None:
+    """CVE-2026-27571, before 2.12.3."""
+    with NatsServer(WEBSOCKET, executable=executable("2.12.2")) as server:
+        status = Path(f"/proc/{server._process.pid}/status")
+
+        def peak() -> int:
+            return int(status.read_text().partition("VmHWM:")[2].split()[0]) << 10
+
+        frame = bomb()
+        await send_through(server, scheme, frame)
+        assert peak() < 64 << 20
+        await upgrade_and_send(websocket_port(server), frame)
+        assert peak() > 128 << 20
