@@ -6,7 +6,6 @@ the server's greeting, and every connection ends with `Closed`, however it ends.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -40,8 +39,8 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
-from natsproxy.protocol.template import name_template
 from natsproxy.rules.interface import Chain
+from natsproxy.session.client_keys import ClientKeys
 from natsproxy.session.session import Session
 from natsproxy.session.values import NO_CERTIFICATE, Budget, Emit, End, Hooks, Identity, Send
 from natsproxy.wire.ops import S2C
@@ -49,7 +48,6 @@ from natsproxy.wire.ops import S2C
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"
 _CANCELLED: Final = End(close_reasons.KILLED)
 _DRAINED: Final = End(close_reasons.DRAINED, "natsproxy is shutting down")
-_MOST_NAMES: Final = 10_000  # remembered connection names: clients choose them, so they are hostile
 
 
 Layers = Callable[[int, AnyLeg, AnyLeg], AbstractAsyncContextManager[tuple[AnyLeg, AnyLeg]]]
@@ -91,7 +89,7 @@ class Connections:
         self._arrivals = arrivals
         self._emit = emit
         # Made once, because each connection keeps them.
-        self._hooks = Hooks(self._key_of, self._heard)
+        self._hooks = Hooks(ClientKeys().of, self._heard)
         self._most_frames, self._check = recording.most_frames, self._refusal_of
         self._limits = Limits(settings)
         self._opening = Opening(settings, contexts, self._limits.opening_from)
@@ -103,8 +101,6 @@ class Connections:
         self._warned_of_plain = False
         self._budget = Budget(settings.buffers)
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
-        self._names: Counter[str] = Counter()
-        self._alike: Counter[str] = Counter()
         self._closed = trio.Event()
         self._deadlines = Deadlines(relays)
         self._chain_swap = ChainSwap(relays)
@@ -326,13 +322,6 @@ class Connections:
             return "there are no users"
         return await self._users.refusal(user, password, split_host_port(peer)[0])
 
-    def _key_of(self, name: str, ordinal: int) -> tuple[str, str]:
-        """Return the connection key of a client: its name and the number of clients of that name so far.
-
-        The second one is that of the name's template.
-        """
-        return _counted(self._names, name, ordinal), _counted(self._alike, name_template(name), ordinal)
-
     def _close(self, session: Session, end: End, accepted: Accepted) -> None:
         now, conn = now_ns(), accepted.conn
         endpoint = self._endpoints.pop(conn, None)
@@ -359,13 +348,6 @@ class Connections:
         self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
         session.dispose()
         self._closed.set()
-
-
-def _counted(names: Counter[str], name: str, ordinal: int) -> str:
-    if not name or (len(names) >= _MOST_NAMES and name not in names):
-        return f"#{ordinal}"
-    names[name] += 1
-    return f"{name}/{names[name]}"
 
 
 async def _run_layered(relay: Relay, layers: Layers) -> End:

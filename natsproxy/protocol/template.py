@@ -23,6 +23,7 @@ as the same object.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
 
@@ -71,19 +72,24 @@ def _part(text: str) -> str:
     return "*" if text and b"*" in (_remembered(raw), _remembered(b"-" + raw)) else text
 
 
-def template(subject: bytes) -> bytes:
-    """Return the template of a subject, by the rule above."""
+def template(subject: bytes, generated: Collection[bytes] = ()) -> bytes:
+    """Return the template of a subject, by the rule above.
+
+    generated: names of streams and consumers that are known to be generated, however they look.
+    """
     if _SUSPECT.search(subject) is None:
         return subject
+    if generated and subject.startswith(b"$JS."):
+        return _make(subject, generated)
     if subject.startswith(b"_INBOX."):
         return b"_INBOX" + b".*" * subject.count(b".")
     return _remembered(subject) if len(subject) <= _CACHED_LENGTH else _make(subject)
 
 
-def _make(subject: bytes) -> bytes:
+def _make(subject: bytes, generated: Collection[bytes] = ()) -> bytes:
     tokens = subject.split(b".")
     if tokens[0] == b"$JS" and len(tokens) > 2:
-        return b".".join(_jetstream(subject, tokens))
+        return b".".join(_jetstream(subject, tokens, generated))
     return b".".join(_plain(tokens))
 
 
@@ -103,23 +109,27 @@ def _plain(tokens: list[bytes]) -> list[bytes]:
     return made
 
 
-def _consumer(token: bytes) -> bytes:
-    return b"*" if is_generated_consumer(token) or _VARIABLE.search(token) is not None else token
-
-
-def _jetstream(subject: bytes, tokens: list[bytes]) -> list[bytes]:
+def _jetstream(subject: bytes, tokens: list[bytes], generated: Collection[bytes]) -> list[bytes]:
     """Return the template tokens of a subject under `$JS`."""
+
+    def stream(token: bytes) -> bytes:
+        return b"*" if token in generated else token
+
+    def consumer(token: bytes) -> bytes:
+        known = token in generated or is_generated_consumer(token)
+        return b"*" if known or _VARIABLE.search(token) is not None else token
+
     kind = tokens[1]
     if kind in (b"ACK", b"FC"):
         at = ack_names_at(len(tokens)) if kind == b"ACK" else flow_names_at(len(tokens))
         if at is not None:
-            names = [tokens[at], _consumer(tokens[at + 1])]
+            names = [stream(tokens[at]), consumer(tokens[at + 1])]
             domain = [tokens[2], b"*"] if at == 4 else []
             return [*tokens[:2], *domain, *names, *[b"*"] * (len(tokens) - at - 2)]
     call = parse_api(subject)
     if call is not None and call.stream and not call.account:
-        names = [tokens[call.start], *([_consumer(call.consumer)] if call.consumer else [])]
+        names = [stream(call.stream), *([consumer(call.consumer)] if call.consumer else [])]
         return [*tokens[: call.start], *names, *_plain(tokens[call.start + len(names) :])]
     if kind == b"EVENT" and len(tokens) > 5:
-        return [*tokens[:5], *(_consumer(token) for token in tokens[5:])]
+        return [*tokens[:5], *(consumer(token) for token in tokens[5:])]
     return _plain(tokens)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -98,10 +99,12 @@ def _conversations(run: Traffic) -> tuple[list[_Found], set[int]]:
     for place, one in enumerate(run.frames):
         conversation = conversations.get(one.conn)
         if conversation is None:
-            conversation = Conversation(one.conn in again, published, acked, by_clock=by_clock)
+            conversation = Conversation(
+                one.conn in again, published, acked, by_clock=by_clock, generated=run.generated
+            )
             conversations[one.conn] = conversation
-        selection = select(one.direction, one.frame, conversation.asked)
-        of = _of(one, selection, conversation.asked.get(one.frame.subject, b""))
+        selection = select(one.direction, one.frame, conversation.asked, run.generated)
+        of = _of(one, selection, conversation.asked.get(one.frame.subject, b""), run.generated)
         asks = bool(one.frame.reply) and one.direction == C2S
         stored = asks and selection.subject in published
         found.append(_Found(one, selection, conversation.words(one, selection), of, stored))
@@ -147,19 +150,19 @@ def client_of(key: str) -> str:
     return "#" if key.startswith("#") else key.rpartition("/")[0]
 
 
-def _of(one: Arrived, selection: Selection, request: bytes) -> str:
+def _of(one: Arrived, selection: Selection, request: bytes, generated: Collection[bytes]) -> str:
     """Return what a frame is about, in words for people."""
     frame = one.frame
     ack = frame.subject if parse_ack(frame.subject) else frame.reply if parse_ack(frame.reply) else b""
-    tokens = template(ack or frame.subject).split(b".")
+    tokens = template(ack or frame.subject, generated).split(b".")
     at = ack_names_at(len(tokens)) if ack else None
     if selection.what == "flow-reply":
         at = flow_names_at(len(tokens))
     if at is not None:
         return f"{_text(tokens[at])}/{_text(tokens[at + 1])}"
-    call = parse_api(template(request or frame.subject))
+    call = parse_api(template(request or frame.subject, generated))
     if call is None:
-        return pattern(request) if request else selection.subject
+        return pattern(request, generated) if request else selection.subject
     if call.verb == b"CONSUMER.MSG.NEXT":
         return f"{_text(call.stream)}/{_text(call.consumer)}"
     return " ".join(_text(part) for part in (call.verb, call.stream, call.consumer) if part)

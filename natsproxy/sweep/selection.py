@@ -8,7 +8,7 @@ rules file can name (`a..b`, or bytes that are no UTF-8) is left out: a server t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final, NamedTuple
 
 from natsproxy.protocol.jetstream import ACK_PREFIX, ack_names_at
@@ -56,9 +56,12 @@ class Selection(NamedTuple):
         return table
 
 
-def pattern(subject: bytes) -> str:
-    """Return the pattern for a subject and those like it; "" where no selector can name it."""
-    made = template(subject)
+def pattern(subject: bytes, generated: Collection[bytes] = ()) -> str:
+    """Return the pattern for a subject and those like it; "" where no selector can name it.
+
+    generated: names of streams and consumers that are new in each run.
+    """
+    made = template(subject, generated)
     if subject.startswith(INBOX):
         made = INBOX + b">"
     elif subject.startswith(ACK_PREFIX):
@@ -71,16 +74,21 @@ def pattern(subject: bytes) -> str:
         return ""
 
 
-def select(direction: Direction, frame: Frame, asked: Mapping[bytes, bytes]) -> Selection:
+def select(
+    direction: Direction, frame: Frame, asked: Mapping[bytes, bytes], generated: Collection[bytes] = ()
+) -> Selection:
     """Return the best selection of a frame.
 
-    asked: the subjects of the requests of the connection so far, by their reply subjects.
+    asked: the subjects of the requests of the connection so far, by their reply subjects.  generated: see
+    `pattern`.
     """
     request = asked.get(frame.subject, b"")
     for role in _ROLES:
         if role.direction == direction and role.ops >> frame.op & 1 and _has(role, frame, request):
-            return Selection(direction.label, role.name, pattern(request if role.requests else frame.subject))
-    return Selection(direction.label, frame.op.label, pattern(frame.subject) if frame.subject else "")
+            about = request if role.requests else frame.subject
+            return Selection(direction.label, role.name, pattern(about, generated))
+    shown = pattern(frame.subject, generated) if frame.subject else ""
+    return Selection(direction.label, frame.op.label, shown)
 
 
 def _has(role: Role, frame: Frame, request: bytes) -> bool:

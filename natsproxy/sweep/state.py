@@ -70,6 +70,7 @@ class Conversation:
     again: an earlier connection of the same client had ended when it began.  published: the patterns of
     subjects whose publishes get an ack.  acked: the consumers whose deliveries get one.  asked: the subjects
     of the requests so far, by their reply subjects.  by_clock: the places of frames that a timer decides.
+    generated: names of streams and consumers that are new in each run.
     """
 
     again: bool = False
@@ -77,6 +78,7 @@ class Conversation:
     acked: Collection[Consumer] = ()
     asked: dict[bytes, bytes] = field(default_factory=dict)
     by_clock: set[int] = field(default_factory=set)
+    generated: Collection[bytes] = ()
     _ready: bool = False
     _open: dict[bytes, str] = field(default_factory=dict)
     _pulls: list[_Pull] = field(default_factory=list)
@@ -92,7 +94,8 @@ class Conversation:
         asking = Counter(self._open.values())
         asking["pull"] = len(self._pulls)
         live = sum(not one.subject.startswith(INBOX) for one in self._subscriptions.values())
-        request = pattern(self.asked.get(frame.subject, b"")) if frame.op in MESSAGE_OPS else ""
+        asked = self.asked.get(frame.subject, b"") if frame.op in MESSAGE_OPS else b""
+        request = pattern(asked, self.generated)
         words = [
             ("login", not self._ready),
             ("after a reconnect", self.again),

@@ -33,7 +33,7 @@ from natsproxy.sweep.positions import common, name, places_of
 from natsproxy.sweep.programs import Program
 from natsproxy.sweep.runner import run_once
 from natsproxy.sweep.timers import UNKNOWN, timers
-from natsproxy.sweep.traffic import traffic
+from natsproxy.sweep.traffic import Names, common_names, traffic
 from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from natsproxy.sweep.worlds import OwnServer, World
@@ -153,12 +153,13 @@ class Sweep:
         self.judged: list[Judged] = []
         self.running: Counter[str] = Counter()
         self.repeated: list[Judged] = []
-        self._names: frozenset[str] = frozenset()
+        self._names = Names(frozenset(), frozenset())
         self._world, self._program, self._folder = world, program, folder
         self._turns = Turns(options.jobs, _WAITING) if world.parallel else Turns(1, 0)
         self._lend_after = math.inf
         self._deadline: float | None = None
         self._numbers = count(1)
+        self._writing = trio.CapacityLimiter(1)
         self._queue: deque[Trial] = deque()
         self._groups: dict[Cause, _Group] = {}
 
@@ -293,8 +294,9 @@ class Sweep:
             if one.judgement.verdict.found:
                 await self._confirm(one)
             elif one.judgement.verdict is Verdict.PASSED and one.trial.depth < self.options.depth:
-                self._queue.extend(self._in_recovery(one))
-            self._folder.note(one)
+                self._queue.extend(await trio.to_thread.run_sync(self._in_recovery, one))
+            # A disk may take its time, and the traffic of other runs goes on.
+            await trio.to_thread.run_sync(self._folder.note, one, limiter=self._writing)
 
     async def _next(self) -> Judged | None:
         if not self._queue or self.seconds_left() == 0:
@@ -352,7 +354,7 @@ class Sweep:
         async def again() -> None:
             run, judgement = await self._turns.take(partial(self._judged, one.trial), self._lend_after)
             verdicts.append(judgement.verdict)
-            self._folder.drop(run)
+            await trio.to_thread.run_sync(self._folder.drop, run)
 
         self.repeated.append(one)
         async with trio.open_nursery() as nursery:
@@ -386,10 +388,10 @@ def _delay(trial: Trial) -> float:
     return sum(duration(delay) for delay in delays) / 1e9
 
 
-def _common(captures: list[Path]) -> tuple[list[Place], list[str], frozenset[str]]:
-    """Return the places that all runs have, what differs, and the names of clients that all runs have."""
+def _common(captures: list[Path]) -> tuple[list[Place], list[str], Names]:
+    """Return the places that all runs have, what differs, and the names that all runs have."""
     runs = [traffic(one) for one in captures]
-    names = frozenset.intersection(*(run.names for run in runs))
+    names = common_names(runs)
     return *common([places_of(run.known_by(names)) for run in runs]), names
 
 

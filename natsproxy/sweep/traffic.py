@@ -6,15 +6,17 @@ way to the program is in `touched` alone.  Times are ns of the proxy's clock, as
 
 A frame has the connection key that its rules see, that of `Connections`: `#ordinal` until the CONNECT, then
 `name/n`, the n-th client of that name to introduce itself; a client without a name keeps its ordinal.  A name
-that is new in each run (`worker-<uuid>`) is known by its template instead: `worker-*/n`.
+that is new in each run (`worker-<uuid>`) is known by its template instead: `worker-*/n`.  So are
+streams and consumers.  Several clean runs show which names are new; one alone shows the consumers that are
+not durable, whose names client libraries and servers make up.
 
 A run is short, and is read whole.  `natsproxy.check` reads captures of any length, with bounded tables.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -28,10 +30,10 @@ from natsproxy.capture.read.frames import CapturedFrame, frames_of
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.protocol import headers
 from natsproxy.protocol.connect import parse_connect
-from natsproxy.protocol.jetstream import ACK_PREFIX
+from natsproxy.protocol.jetstream import ACK_PREFIX, flow_names_at, members, parse_ack, parse_api
 from natsproxy.protocol.meaning import INBOX
-from natsproxy.protocol.template import name_template
 from natsproxy.replay.diff.compared_frame import group_of
+from natsproxy.session.client_keys import ClientKeys
 from natsproxy.units import MILLISECOND
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
@@ -90,12 +92,23 @@ class Touched(NamedTuple):
     frame: Frame
 
 
+class Names(NamedTuple):
+    """The names in a run, or in several.
+
+    clients: of connections.  jetstream: of streams and consumers.
+    """
+
+    clients: frozenset[str]
+    jetstream: frozenset[bytes]
+
+
 @dataclass
 class Traffic:
     """A recorded run.
 
     arrived: the frames by the time of their arrival.  opened, closed: when connections did.  got: by the time
-    when they left.  began: the time of the first record.  names: of the clients.
+    when they left.  began: the time of the first record.  clients: their names.  generated: names of streams
+    and consumers that are new in each run.
     """
 
     arrived: list[Arrived]
@@ -105,7 +118,8 @@ class Traffic:
     lost: list[Lost] = field(default_factory=list)
     touched: list[Touched] = field(default_factory=list)
     began: int = 0
-    names: frozenset[str] = frozenset()
+    clients: frozenset[str] = frozenset()
+    generated: frozenset[bytes] = frozenset()
 
     @cached_property
     def frames(self) -> list[Arrived]:
@@ -122,13 +136,61 @@ class Traffic:
         """The messages of the application: no acks, no calls of JetStream's API, no answers to an inbox."""
         return [one for one in self.sent if is_published(one.frame)]
 
-    def known_by(self, names: Collection[str]) -> Traffic:
-        """Return the same run, where clients of other names than these are known by their templates."""
+    @cached_property
+    def jetstream(self) -> frozenset[bytes]:
+        """The names of streams and consumers."""
+        return frozenset(name for one in self.arrived for name in _jetstream_names(one) if name)
+
+    @cached_property
+    def ephemeral(self) -> frozenset[bytes]:
+        """The names of the consumers that were made without being durable."""
+        return frozenset(_ephemeral(self.arrived))
+
+    def known_by(self, names: Names) -> Traffic:
+        """Return the same run, where what has another name than these is known by its template."""
         arrived = [
-            one if one.key.rpartition("/")[0] in names else one._replace(key=one.alike)
+            one if one.key.rpartition("/")[0] in names.clients else one._replace(key=one.alike)
             for one in self.arrived
         ]
-        return replace(self, arrived=arrived)
+        return replace(self, arrived=arrived, generated=self.jetstream - names.jetstream)
+
+
+def common_names(runs: Sequence[Traffic]) -> Names:
+    """Return the names that all runs have; of one run, those that are not new in each run by their nature."""
+    clients = frozenset.intersection(*(run.clients for run in runs))
+    jetstream = frozenset.intersection(*(run.jetstream for run in runs))
+    return Names(clients, jetstream - runs[0].ephemeral if len(runs) == 1 else jetstream)
+
+
+def _jetstream_names(one: Arrived) -> tuple[bytes, bytes]:
+    """Return the stream and the consumer that a frame names; empty for none."""
+    subject = one.frame.subject if one.direction == C2S else one.frame.reply
+    if not subject.startswith(b"$JS."):
+        return b"", b""
+    if (call := parse_api(subject)) is not None:
+        return call.stream, call.consumer
+    if (ack := parse_ack(subject)) is not None:
+        return ack.stream, ack.consumer
+    tokens = subject.split(b".")
+    at = flow_names_at(len(tokens)) if tokens[1] == b"FC" else None
+    return (b"", b"") if at is None else (tokens[at], tokens[at + 1])
+
+
+def _ephemeral(arrived: Iterable[Arrived]) -> Iterator[bytes]:
+    """Yield the names of consumers made without being durable: by the request, or by the answer to it."""
+    asked: set[tuple[ConnectionId, bytes]] = set()
+    for one in arrived:
+        frame = one.frame
+        if one.direction == C2S:
+            call = parse_api(frame.subject)
+            if call is None or call.verb != b"CONSUMER.CREATE":
+                continue
+            config = members(frame.body).get("config")
+            if isinstance(config, dict) and not config.get("durable_name"):
+                asked.add((one.conn, frame.reply))
+                yield call.consumer
+        elif (one.conn, frame.subject) in asked:
+            yield str(members(frame.body).get("name", "")).encode("utf-8", "surrogatepass")
 
 
 def group(one: Arrived) -> str:
@@ -175,7 +237,7 @@ def traffic(capture: Path) -> Traffic:
     found.got.sort(key=attrgetter("t"))
     found.touched.extend(reading.withheld.values())
     passed = [one._replace(passed=_ordinal(one) not in reading.withheld) for one in found.arrived]
-    found.arrived, found.names = _with_keys(_in_order(passed), ordinals)
+    found.arrived, found.clients = _with_keys(_in_order(passed), ordinals)
     return found
 
 
@@ -240,8 +302,8 @@ def _in_order(found: list[Arrived]) -> list[Arrived]:
 def _with_keys(
     found: list[Arrived], ordinals: dict[ConnectionId, int]
 ) -> tuple[list[Arrived], frozenset[str]]:
-    names: Counter[tuple[int, str]] = Counter()
-    likes: Counter[tuple[int, str]] = Counter()
+    runs: defaultdict[int, ClientKeys] = defaultdict(ClientKeys)
+    names: set[str] = set()
     keys: dict[ConnectionId, tuple[str, str]] = {}
     greeted: set[ConnectionId] = set()
     keyed: list[Arrived] = []
@@ -251,14 +313,12 @@ def _with_keys(
             greeted.add(conn)
             name = _name_of(one.frame)
             if name:
-                like = name_template(name)
-                names[conn.run, name] += 1
-                likes[conn.run, like] += 1
-                keys[conn] = f"{name}/{names[conn.run, name]}", f"{like}/{likes[conn.run, like]}"
+                names.add(name)
+                keys[conn] = runs[conn.run].of(name, ordinals.get(conn, conn.number))
         unnamed = f"#{ordinals.get(conn, conn.number)}"
         key, alike = keys.get(conn, (unnamed, unnamed))
         keyed.append(one._replace(key=key, alike=alike))
-    return keyed, frozenset(name for _, name in names)
+    return keyed, frozenset(names)
 
 
 def _name_of(connect: Frame) -> str:

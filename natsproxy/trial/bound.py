@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from natsproxy.protocol.connect import Connect, parse_connect
 from natsproxy.protocol.info import Info, parse_info
@@ -13,6 +13,10 @@ from natsproxy.rules.interface import Decision, Subscription
 from natsproxy.session.subscriptions import unsub_max
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Direction, Op
+
+Keys = tuple[str, str]
+"""The key of a connection, and that of its client's name as a template."""
+NO_KEYS: Final = ("", "")
 
 
 class BoundRules:
@@ -43,16 +47,17 @@ class BoundRules:
             number,
             str(facts.get("key") or f"#{ordinal}"),
             {sub.sid: sub for sub in subs},
+            alike=str(facts.get("alike") or f"#{ordinal}"),
         )
         self.refused: dict[bytes, str] = {}
         self.revoked: list[tuple[str, bytes]] = []
         self.rules = chain.bind(self.view, None, now)
         self._revoke()
 
-    def ask(self, direction: Direction, frame: Frame, key: str, now: int) -> Decision | None:
-        """Return the decision on the next frame.  key: of the connection, once it is introduced."""
+    def ask(self, direction: Direction, frame: Frame, keys: Keys, now: int) -> Decision | None:
+        """Return the decision on the next frame.  keys: of the connection, once it is introduced."""
         if direction == C2S and frame.op == Op.CONNECT:
-            self._introduced(frame, key, now)
+            self._introduced(frame, keys, now)
         elif direction != C2S and frame.op == Op.INFO:
             self._informed(frame, now)
         decision = ask(self.rules, self.view, direction, frame, now)
@@ -77,13 +82,13 @@ class BoundRules:
             self.revoked.append((rule, sub.subject))
         self.view.subs_version += len(self.rules.revoked)
 
-    def _introduced(self, frame: Frame, key: str, now: int) -> None:
+    def _introduced(self, frame: Frame, keys: Keys, now: int) -> None:
         try:
             connect = parse_connect(frame.args, self.view.connect)
         except ValueError:  # the server refuses it too
             return
         self.view.connect = connect._replace(user=self._user) if self._user else connect
-        self.view.key = key
+        self.view.key, self.view.alike = keys
         self._bind(now)
 
     def _informed(self, frame: Frame, now: int) -> None:

@@ -7,8 +7,9 @@ A frame that could not have come, since a verdict on an earlier one prevents it,
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -24,8 +25,9 @@ from natsproxy.rules.engine.rule_engine import TOO_LARGE
 from natsproxy.rules.file.expectations import CANNOT_TELL, WOULD_NOT_COME, Expectation
 from natsproxy.rules.interface import Decision, Subscription
 from natsproxy.rules.model.rule import Rule
+from natsproxy.session.client_keys import ClientKeys
 from natsproxy.trial.arrivals import arrivals
-from natsproxy.trial.bound import BoundRules
+from natsproxy.trial.bound import NO_KEYS, BoundRules, Keys
 from natsproxy.trial.consequences import Consequences, Requests
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op
@@ -138,7 +140,7 @@ class _Recording:
         self._chain, self._expectations = rehearsal.chains()
         self._connections: dict[ConnectionId, _Connection] = {}
         self._requests = Requests()
-        self._names: Counter[tuple[int, str]] = Counter()
+        self._keys: defaultdict[int, ClientKeys] = defaultdict(ClientKeys)
         self._now = 0
         self._last_fired = ""
 
@@ -169,10 +171,10 @@ class _Recording:
         if isinstance(item, OpenRecord):
             one = self._add(conn, item.info, ())
         else:
-            one = self._add(conn, dict(item.info.get("open", {})), _subs(item.info.get("subs", ())))
-            name, _, number = one.rules.view.key.rpartition("/")
-            if name and number.isdecimal():  # the clients of its name are counted from there
-                self._names[conn.run, name] = max(self._names[conn.run, name], int(number))
+            facts = dict(item.info.get("open", {}))
+            number = int(facts.get("ordinal") or conn.number)
+            alike = self._keys[conn.run].known(str(facts.get("key", "")), number)
+            one = self._add(conn, {**facts, "alike": alike}, _subs(item.info.get("subs", ())))
             self._introduce(one, item.info)
         yield from self._fired(conn, one)
         if one.rules.rules.opening != "serve":
@@ -193,22 +195,17 @@ class _Recording:
         for name, direction in (("info", S2C), ("connect", C2S)):
             for frame in parse_frames(bytes(info.get(name) or b""), direction):
                 for bound in (one.rules, one.expectations):
-                    bound.ask(direction, frame, bound.view.key, self._now)
+                    bound.ask(direction, frame, (bound.view.key, bound.view.alike), self._now)
                 one.greeted = one.greeted or direction == C2S
 
-    def _key(self, conn: ConnectionId, one: _Connection, frame: Frame) -> str:
-        """Return the key of a connection at a CONNECT: the n-th client of its name."""
-        if one.greeted:
-            return one.rules.view.key
-        one.greeted = True
-        try:
-            name = parse_connect(frame.args).name
-        except ValueError:
-            return one.rules.view.key
-        if not name:
-            return one.rules.view.key
-        self._names[conn.run, name] += 1
-        return f"{name}/{self._names[conn.run, name]}"
+    def _keys_at(self, conn: ConnectionId, one: _Connection, frame: Frame) -> Keys:
+        """Return the keys of a connection at a CONNECT."""
+        view = one.rules.view
+        if not one.greeted:
+            one.greeted = True
+            with suppress(ValueError):  # the server refuses it too
+                return self._keys[conn.run].of(parse_connect(frame.args).name, view.ordinal)
+        return view.key, view.alike
 
     # -- frames
 
@@ -225,9 +222,9 @@ class _Recording:
                 self._missing["a connection has no beginning in the recording: its client is not known"] += 1
                 one = self._add(conn, {}, ())
             yield from self._due(conn, one)
-            key = self._key(conn, one, frame) if frame.op == Op.CONNECT else ""
-            expected = self._selected(one, direction, frame, key)
-            rulings = self._rulings(one, direction, frame, key)
+            keys = self._keys_at(conn, one, frame) if frame.op == Op.CONNECT else NO_KEYS
+            expected = self._selected(one, direction, frame, keys)
+            rulings = self._rulings(one, direction, frame, keys)
             yield self._judged(
                 conn, one, direction, captured.in_ordinal, frame.op, frame.subject, rulings, expected
             )
@@ -242,17 +239,19 @@ class _Recording:
         if close is not None:
             one.follows.ended = self._last_fired
 
-    def _selected(self, one: _Connection, direction: Direction, frame: Frame, key: str) -> tuple[int, ...]:
+    def _selected(self, one: _Connection, direction: Direction, frame: Frame, keys: Keys) -> tuple[int, ...]:
         """Return the places of the expectations that select a frame."""
         selections = self._expectations.rules
         bound = one.expectations
         before = [bound.rules.matches(rule) for rule in selections]
-        bound.ask(direction, frame, key, self._now)
+        bound.ask(direction, frame, keys, self._now)
         return tuple(
             place for place, rule in enumerate(selections) if bound.rules.matches(rule) > before[place]
         )
 
-    def _rulings(self, one: _Connection, direction: Direction, frame: Frame, key: str) -> tuple[Ruling, ...]:
+    def _rulings(
+        self, one: _Connection, direction: Direction, frame: Frame, keys: Keys
+    ) -> tuple[Ruling, ...]:
         """Ask the rules about a frame, and note what follows from their decision."""
         by = one.follows.of(direction, frame)
         if by is not None:
@@ -263,7 +262,7 @@ class _Recording:
             one.follows.stopped(direction, frame, lost.rule)
             return (lost,)
         sub = one.rules.view.subs.get(frame.sid) if direction == S2C else None
-        decision = one.rules.ask(direction, frame, key, self._now)
+        decision = one.rules.ask(direction, frame, keys, self._now)
         moved = sub is not None and sub.upstream != sub.subject
         rulings = self._fired_at(one, frame, decision)
         stopped = decision is not None and (decision.out == () or decision.close is not None)

@@ -74,6 +74,21 @@ def test_template(subject: str, expected: str) -> None:
     assert template(made) == made
 
 
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        ("$JS.API.CONSUMER.CREATE.LOG.readers.log.readers", "$JS.API.CONSUMER.CREATE.LOG.*.log.readers"),
+        ("$JS.API.STREAM.INFO.JOBS", "$JS.API.STREAM.INFO.*"),
+        ("$JS.ACK.JOBS.readers.1.5.6.17.7", "$JS.ACK.*.*.*.*.*.*.*"),
+        ("$JS.FC.LOG.readers.a1B2", "$JS.FC.LOG.*.*"),
+        ("$JS.EVENT.ADVISORY.CONSUMER.CREATED.LOG.readers", "$JS.EVENT.ADVISORY.CONSUMER.CREATED.LOG.*"),
+        ("JOBS.readers", "JOBS.readers"),
+    ],
+)
+def test_names_of_streams_and_consumers_that_are_known_to_be_generated(subject: str, expected: str) -> None:
+    assert template(subject.encode(), {b"readers", b"JOBS"}) == expected.encode()
+
+
 TOKENS = st.sampled_from(
     [
         b"$JS",

@@ -19,11 +19,12 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.kinds import KINDS
 from natsproxy.sweep.faults import GROUPS, trials
-from natsproxy.sweep.positions import common, name, places, slug
+from natsproxy.sweep.positions import common, name, places, places_of, slug
 from natsproxy.sweep.timers import Timers
-from natsproxy.sweep.traffic import traffic
+from natsproxy.sweep.traffic import Traffic, common_names, traffic
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import Op
+from tests.sweep import conversations
 from tests.sweep.recorded import PROGRAMS, run
 from tests.testing.zoo import JAVASCRIPT, PYTHON, available, record
 
@@ -154,6 +155,47 @@ def test_frames_on_subjects_that_no_rule_can_name_have_a_rule(tmp_path: Path) ->
     for trial in trials(found, ["drop"]):
         (fired,) = _asked(capture, tomllib.loads(to_toml(trial.rules))["rules"]).values()
         assert fired == [(trial.place.position.connection, "c2s", trial.place.ordinal)]
+
+
+def _ordered(path: Path, name: str, asked: str, config: str = "{}") -> Traffic:
+    """Return a run in which a consumer of this name delivers; asked: the end of the subject that makes it."""
+    text = (
+        'w opened\nw > CONNECT {"name":"worker"}\nw > SUB _INBOX.x.> 1\n'
+        f"w > PUB $JS.API.CONSUMER.CREATE.LOG{asked} _INBOX.x.a\n"
+        f'  | {{"stream_name":"LOG","config":{config}}}\n'
+        f'w < MSG _INBOX.x.a 1\n  | {{"stream_name":"LOG","name":"{name}","config":{config}}}\n'
+        f"w < MSG log.line 1 $JS.ACK.LOG.{name}.1.1.1.1.0\n  | one\n"
+        f"w > PUB $JS.API.CONSUMER.DELETE.LOG.{name} _INBOX.x.b\n  | \n"
+    )
+    return traffic(conversations.capture(path, text))
+
+
+@pytest.mark.parametrize(
+    ("names", "config", "shown"),
+    [
+        (["yXehxvrs", "abcdefgh", "KLMnopqr"], "{}", "*"),
+        (["readers", "readers", "readers"], "{}", "readers"),
+        (["yXehxvrs"], "{}", "*"),
+        (["yXehxvrs"], '{"durable_name":"yXehxvrs"}', "yXehxvrs"),
+    ],
+    ids=["new in each run", "the same in each run", "one run, ephemeral", "one run, durable"],
+)
+@pytest.mark.parametrize("named", [True, False], ids=["in the request", "in the answer"])
+def test_a_consumer_whose_name_is_made_up_is_known_by_its_template(
+    names: list[str], config: str, shown: str, named: bool, tmp_path: Path
+) -> None:
+    runs = [
+        _ordered(tmp_path / f"{n}.nats.txt", name, f".{name}.log.line" if named else "", config)
+        for n, name in enumerate(names)
+    ]
+    known = common_names(runs)
+    found, differs = common([places_of(run.known_by(known)) for run in runs])
+    assert differs == []
+    assert f"worker · s2c · 1st delivery of LOG/{shown} (log.line)" in map(name, found)
+    assert f"worker · c2s · 1st call of CONSUMER.DELETE LOG {shown}" in map(name, found)
+    subjects = {place.position.subject for place in found}
+    assert f"$JS.API.CONSUMER.DELETE.LOG.{shown}" in subjects
+    assert (f"$JS.API.CONSUMER.CREATE.LOG.{shown}.log.line" in subjects) == named
 
 
 def _place(n: int, *, what: str = "PUB", by_clock: bool = False) -> Place:

@@ -200,6 +200,16 @@ def test_clients_are_counted_on_from_those_of_a_preamble(tmp_path: Path) -> None
         assert found == [f"3 PUB x: {verdict}"]
 
 
+def test_clients_whose_names_are_made_up_are_counted_by_what_they_share(tmp_path: Path) -> None:
+    """As the proxy does; one that was there before the recording began counts too."""
+    text = 'b preamble\n  open: {"ordinal":7,"key":"worker-7f3a/1"}\n' + "b > PUB x\n  | x\n"
+    text += opened("c", "worker-77") + "c > PUB x\n  | x\n"
+    for number, drops in ((1, ["drop", "pass"]), (2, ["pass", "drop"]), (3, ["pass", "pass"])):
+        only = f'only = {{ "c2s worker-*/{number}" = [1] }}'
+        found = verdicts(tmp_path, rule("drop", 'subject = "x"', only), text)
+        assert [line.rpartition(" ")[2] for line in found] == drops
+
+
 def test_messages_of_a_subscription_that_would_have_moved_cannot_be_told(tmp_path: Path) -> None:
     text = "a > SUB orders 1\na < MSG orders 1\n  | x\n"
     found = verdicts(tmp_path, rule("rewrite", 'prefix = "t"', 'client = { name = "app" }'), text)
