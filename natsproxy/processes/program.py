@@ -57,9 +57,10 @@ class RunningProgram:
         """Wait until it has ended; return its exit code, 128 and the number of the signal that ended it."""
         return _exit_code(await self._process.wait())
 
-    def family(self) -> set[Process]:
+    async def family(self) -> set[Process]:
         """Return its processes that run now."""
-        return family((self._process.pid,), (self._mark,))
+        # On a busy machine the system takes a second to list its processes: the loop has traffic to pass on.
+        return await trio.to_thread.run_sync(family, (self._process.pid,), (self._mark,))
 
     async def read(self, tail: Tail) -> None:
         """Keep what it prints."""
@@ -73,7 +74,7 @@ class RunningProgram:
 
     async def end(self, grace: float = _GRACE) -> None:
         """End all its processes.  grace: seconds between SIGTERM and SIGKILL."""
-        left = self.family()
+        left = await self.family()
         for number, seconds in ((signal.SIGTERM, grace), (signal.SIGKILL, _GRACE)):
             told: set[Process] = set()
             with trio.move_on_after(seconds):
@@ -81,7 +82,7 @@ class RunningProgram:
                     send(left - told, number)
                     told |= left
                     await trio.sleep(_POLL)
-                    left = self.family()
+                    left = await self.family()
         await self._process.wait()
 
 
@@ -132,9 +133,12 @@ async def running(
 async def run_program(command: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run a program to its end; return its exit code, 128 and the number of the signal that ended it.
 
-    If it is cancelled, it and its descendants are ended.  Raises ConfigError where it cannot be started.
+    If it is cancelled, it and its descendants are ended; if this process is killed, the reaper ends them.
+    Raises ConfigError where it cannot be started.
     """
     told: set[Process] = set()
+    mark = new_mark()
+    reaper.guard(mark)
 
     async def end(process: trio.Process) -> None:
         told.update(descendants((process.pid,), processes()))
@@ -144,12 +148,13 @@ async def run_program(command: Sequence[str], environment: Mapping[str, str]) ->
         process.kill()
 
     try:
-        done = await trio.run_process(command, env=environment, check=False, deliver_cancel=end)
+        done = await trio.run_process(command, env=marked(environment, mark), check=False, deliver_cancel=end)
     except OSError as error:
         raise _cannot_run(command, error) from None
     finally:
         with trio.CancelScope(shield=True):
             await _end(told)
+        reaper.release(mark)
     return _exit_code(done.returncode)
 
 

@@ -105,7 +105,7 @@ class _Call:
         await self.ended.wait()
         return self._code
 
-    def left(self) -> list[str]:
+    async def left(self) -> list[str]:
         return []
 
     async def stack(self) -> str:

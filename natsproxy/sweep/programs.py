@@ -25,7 +25,7 @@ class Started(Protocol):
     def wait(self) -> Awaitable[int]:
         """Wait until it has ended; return its exit code."""
 
-    def left(self) -> Sequence[str]:
+    def left(self) -> Awaitable[Sequence[str]]:
         """Return the commands of its processes that go on although it has ended."""
 
     def stack(self) -> Awaitable[str]:
@@ -92,8 +92,8 @@ class _Started:
     async def wait(self) -> int:
         return await self._program.wait()
 
-    def left(self) -> list[str]:
-        return [one.command for one in self._program.family()]
+    async def left(self) -> list[str]:
+        return [one.command for one in await self._program.family()]
 
     async def stack(self) -> str:
-        return await stacks(self._program.family(), self._tail)
+        return await stacks(await self._program.family(), self._tail)

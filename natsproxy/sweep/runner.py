@@ -159,11 +159,11 @@ class _OneRun:
 
     async def _left(self, program: Started) -> str:
         """Return a line about the processes that the program left behind; those about to end are none."""
-        left = program.left()
+        left = await program.left()
         with trio.move_on_after(_LEAVE):
             while left:
                 await trio.sleep(_LEAVE / 6)
-                left = program.left()
+                left = await program.left()
         if not left:
             return ""
         said = f"{self._name} ended and left {len(left)} running, now ended: {', '.join(left)}"

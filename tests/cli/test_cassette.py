@@ -16,8 +16,10 @@ from click.testing import CliRunner
 
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.cli import main
+from tests.kit.process import wait_until
 from tests.replay.kit import PROGRAMS, record_program
 from tests.replay.scripted import Line, hello, write
+from tests.sweep.kit import lives
 
 NATSPROXY = str(Path(sys.executable).parent / "natsproxy")
 
@@ -45,6 +47,20 @@ def test_exit_codes_and_sentences(arguments: list[str], code: int, expected: str
     done = CliRunner().invoke(main, ["cassette", "run", *(a.format(x=capture) for a in arguments)])
     assert done.exit_code == code
     assert expected in done.output
+
+
+def test_a_program_ends_though_its_command_is_killed(capture: Path, tmp_path: Path) -> None:
+    """And so does a child of it in a session of its own."""
+    shell = "setsid sleep 100 & echo $! $$ > new; mv new pids; wait"
+    command = [NATSPROXY, "cassette", "run", str(capture), "--", "sh", "-c", shell]
+    run = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    try:
+        wait_until((tmp_path / "pids").exists)
+    finally:
+        run.kill()
+        run.wait()
+    pids = (tmp_path / "pids").read_text().split()
+    wait_until(lambda: not any(map(lives, pids)))
 
 
 FORGETS = [

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from natsproxy.cli.sweep import _again, sweep
 from natsproxy.processes.family import processes
 from natsproxy.testing import NatsServer
 from tests.kit.authority import Authority
-from tests.kit.process import ProxyProcess
+from tests.kit.process import ProxyProcess, wait_until
 from tests.sweep.kit import HELLO, lives
 
 WAITS = """
@@ -371,14 +370,6 @@ time.sleep(100)
         sweep.wait()
     pids = [*(tmp_path / "pids").read_text().split(), *(str(one.pid) for one in servers)]
     wait_until(lambda: not any(map(lives, pids)))
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Return once a condition holds."""
-    until = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.02)
 
 
 @pytest.mark.server

@@ -79,3 +79,11 @@ class ProxyProcess:
         if self.process.poll() is None:
             self.kill()
         self._folder.cleanup()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Return once a condition holds."""
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
