@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -219,6 +219,17 @@ class Folder:
 
     def finish(self, result: SweepResult, findings: Sequence[Finding]) -> None:
         """Write the findings and the reports.  Raises FolderError where the disk is full."""
+        try:
+            self._finish(result, findings)
+        except FolderError:
+            # The earlier reports say that the sweep goes on; without them, there may be space for its end.
+            for name in (REPORT, PAGE):
+                (self.path / name).unlink(missing_ok=True)
+            with suppress(FolderError):
+                self.show(result, findings)
+            raise
+
+    def _finish(self, result: SweepResult, findings: Sequence[Finding]) -> None:
         with _writing(self.path):
             _remove_findings(self.path)
             for finding in findings:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -168,6 +170,30 @@ def test_a_new_sweep_knows_what_failed_last_time_and_removes_the_rest(tmp_path: 
     again = Folder.begin(tmp_path / "out", PROGRAM)
     assert len(again.failed) == 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [STATE, LOCK]
+
+
+@pytest.mark.parametrize(("until_freed", "left"), [(True, {"running": False}), (False, None)])
+def test_a_disk_that_is_full_at_the_end_leaves_no_report_of_a_sweep_that_runs(
+    until_freed: bool, left: dict[str, bool] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report of the end may fit where the earlier one was."""
+    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    one = judged(folder, 1, trial(n=1))
+    done = result(folder, [one])
+    folder.show(replace(done, running=True), [])
+    report = tmp_path / "out" / REPORT
+    assert json.loads(report.read_text())["running"] is True
+
+    def full(path: Path, text: str) -> None:
+        if path == report and (report.exists() or not until_freed):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        path.write_text(text)
+
+    monkeypatch.setattr("natsproxy.sweep.folder.write_whole", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        folder.finish(done, [])
+    found = json.loads(report.read_text()) if report.exists() else None
+    assert (found and {"running": found["running"]}) == left
 
 
 def test_a_finding_that_is_not_there_is_said(tmp_path: Path) -> None:
