@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,6 +18,7 @@ from natsproxy.sweep.causes import Cause, Judged, cause_of
 from natsproxy.sweep.sentences import sentence
 from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.trial_facts import trial_facts
+from natsproxy.sweep.values import Verdict
 
 _SIMPLE: Final = ("drop", "cut", "late", "duplicate", "reset", "error", "pause", "overtake", "restart")
 """Kinds of faults, those first that are the easiest to think through."""
@@ -103,7 +105,16 @@ def _sentence(one: Judged) -> str:
 def accept(findings: Sequence[Finding], names: Collection[str]) -> tuple[list[Finding], list[str]]:
     """Return the findings that are not accepted, and the accepted names that were not found."""
     found = {one.name for one in findings}
-    return [one for one in findings if one.name not in names], [name for name in names if name not in found]
+    new = [one for one in findings if not is_among(one.name, names)]
+    return new, [name for name in names if not is_among(name, found)]
+
+
+def is_among(name: str, names: Collection[str]) -> bool:
+    """Tell whether a name is one of these; a program that never ends may be hung now and deaf later."""
+    return name in names or any(
+        name.startswith(f"{one}-") and f"{other}{name.removeprefix(one)}" in names
+        for one, other in permutations((Verdict.HUNG.value, Verdict.DEAF.value))
+    )
 
 
 def read_accepted(path: Path) -> list[str]:

@@ -94,6 +94,20 @@ def test_accepted_findings(tmp_path: Path) -> None:
     assert accept(found, []) == (found, [])
 
 
+@pytest.mark.parametrize("verdicts", [(Verdict.HUNG, Verdict.DEAF), (Verdict.DEAF, Verdict.HUNG)])
+def test_a_program_that_never_ends_is_known_as_hung_and_as_deaf(
+    verdicts: tuple[Verdict, Verdict], tmp_path: Path
+) -> None:
+    """Its state is a part of the name, which is cut short; a wrong result is another finding."""
+    one = run(tmp_path / "run.nats.txt", ORDERED, code=None, at=3)
+    made = trial(of="orders." + 20 * "long.", state="first, 1 subscribed")
+    first, second = (group([judged(made, one, verdict)]) for verdict in verdicts)
+    assert first[0].name != second[0].name
+    assert accept(second, [first[0].name]) == ([], [])
+    wrong = group([judged(made, one, Verdict.WRONG)])
+    assert accept(wrong, [first[0].name]) == (wrong, [first[0].name])
+
+
 def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the accepted findings in .*/none cannot be read"):
         read_accepted(tmp_path / "none")

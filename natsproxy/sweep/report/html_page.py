@@ -21,7 +21,7 @@ from natsproxy.errors import CaptureError
 from natsproxy.printable import printable
 from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.conversation import conversation
-from natsproxy.sweep.findings import Finding
+from natsproxy.sweep.findings import Finding, is_among
 from natsproxy.sweep.report.result import PlaceClass, SweepResult, class_of
 from natsproxy.sweep.values import Place, Position, Verdict
 from natsproxy.units import SECOND, in_seconds
@@ -92,7 +92,7 @@ def _block(text: str) -> str:
 
 
 def _head(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]:
-    new = sum(one.name not in result.accepted for one in findings)
+    new = sum(not is_among(one.name, result.accepted) for one in findings)
     known = len(findings) - new
     said = f"{new or 'No'} finding{'' if new == 1 else 's'}" + (f", {known} accepted" if known else "")
     said += " so far" if result.running else ""
@@ -125,7 +125,7 @@ def _findings(result: SweepResult, findings: Sequence[Finding]) -> Iterator[str]
         yield f'<p class="empty">{"None is confirmed yet." if result.running else none}</p>'
     for finding in findings:
         same, runs = finding.rate
-        known = '<span class="tag">accepted</span>' if finding.name in result.accepted else ""
+        known = '<span class="tag">accepted</span>' if is_among(finding.name, result.accepted) else ""
         yield f'<article class="finding" id="f{finding.number}"><h3>{_e(finding.title)}</h3>'
         yield f"<p>{_e(finding.sentence)}</p>"
         places = len(finding.members)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from natsproxy.printable import printable
 from natsproxy.sweep.causes import Judged
-from natsproxy.sweep.findings import Finding
+from natsproxy.sweep.findings import Finding, is_among
 from natsproxy.sweep.report.result import PlaceClass, SweepResult, class_of
 from natsproxy.sweep.values import Verdict
 
@@ -33,7 +33,7 @@ def document(result: SweepResult, findings: Sequence[Finding]) -> str:
             suite, "testcase", classname=printable(where.text), name=printable(fault), time=f"{seconds:.3f}"
         )
         found = {finding.name: finding for one in judged if (finding := by_trial.get(id(one))) is not None}
-        new = [finding for name, finding in found.items() if name not in result.accepted]
+        new = [finding for name, finding in found.items() if not is_among(name, result.accepted)]
         if new:
             failures += 1
             _failure(case, new)

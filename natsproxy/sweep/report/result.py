@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from natsproxy import __version__
 from natsproxy.sweep.causes import Judged
-from natsproxy.sweep.findings import Finding
+from natsproxy.sweep.findings import Finding, is_among
 from natsproxy.sweep.positions import client_of
 from natsproxy.sweep.remarks import Remark, remarks
 from natsproxy.sweep.values import Place, Run, Trial, Verdict
@@ -116,7 +116,7 @@ class SweepResult:
                 "by_verdict": self.by_verdict(),
                 "problems": dict(self.problems),
             },
-            "findings": [{**one.facts(), "accepted": one.name in self.accepted} for one in findings],
+            "findings": [{**one.facts(), "accepted": is_among(one.name, self.accepted)} for one in findings],
             "remarks": [one.facts() for one in self.remarks()],
             "flaky": [_flaky(one) for one in self.judged if one.judgement.verdict is Verdict.FLAKY],
         }
