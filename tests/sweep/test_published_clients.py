@@ -49,7 +49,7 @@ def test_a_weakness_is_found_every_time(program: Program, tmp_path: Path) -> Non
     pause = ["--faults", "pause"] if any(one.fault == "pause" for one in program.finds) else []
     facts = swept(program, tmp_path, *pause)
     found = {
-        (one["verdict"], one["fault"].partition("-")[0], one["position"]["what"])
+        (one["verdict"], one["trial"]["fault"].partition("-")[0], one["trial"]["place"]["position"]["what"])
         for one in facts["findings"]
         if one["rate"] == {"failed": 5, "runs": 5}
     }
