@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,10 @@ from natsproxy.capture.filter.recording_filter import PayloadPolicy, RecordingFi
 from natsproxy.capture.format.records import Frames
 from natsproxy.capture.write import _builder_py
 from natsproxy.capture.write.builder import BlockBuilder
+from natsproxy.rules.file import parser
 from natsproxy.rules.kinds import KINDS
+from natsproxy.rules.model.counts import Count
+from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.roles import PUBS, ROLES, Role
 from natsproxy.rules.model.rule import Action, Hit, Kind
 from natsproxy.rules.model.selector import MESSAGES
@@ -51,6 +55,7 @@ def alike(rules: str, selection: Selection = EVERYTHING) -> Outcome:
     """Play requests on all planes, and return the outcome."""
     twin, *natives = on_all(REQUESTS, rules, True, selection)
     for native in natives:
+        assert native.matches == twin.matches
         assert (native.received, native.counts, native.frames) == (twin.received, twin.counts, twin.frames)
         assert sum(one.count for one in native.firings) == sum(one.count for one in twin.firings)
     return twin
@@ -89,6 +94,20 @@ def test_a_role(monkeypatch: pytest.MonkeyPatch) -> None:
     outcome = alike('[[rules]]\nname = "r"\nkind = "drop"\nrole = "greeting"\n')
     assert outcome.received[C2S].count(b"PUB a") == 0
     assert outcome.received[C2S].count(b"PUB b") == 3
+
+
+class OddOnes(Gate):
+    """A gate with a condition that compiled code has never heard of."""
+
+    def admits(self, count: Count, m: int, *rest: Any) -> bool:
+        return m % 2 == 1 and super().admits(count, m, *rest)
+
+
+def test_a_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parser, "Gate", OddOnes)
+    outcome = alike('[[rules]]\nname = "r"\nkind = "drop"\nsubject = "a"\nlimit = 9\n')
+    for received in outcome.received.values():
+        assert (received.count(b" a "), received.count(b" b ")) == (1, 3)
 
 
 class Shouting(Action):

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from natsproxy.capture.write._block cimport BlockBuilder, Changed
 from natsproxy.net._flow cimport NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_tail, send_to
-from natsproxy.rules.engine._decisions cimport DROP, PASS, Decision, Decisions, Text
+from natsproxy.rules.engine._decisions cimport DROP, PASS, Decisions, Effect, Text
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._walk cimport (
     AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, message_at, pass_messages,
@@ -81,7 +81,7 @@ cdef Py_ssize_t pass_frames(
 ) noexcept nogil:
     """Pass on frames from `at` on; `sent` is where the bytes begin that are to be sent as they are."""
     cdef Passed passed
-    cdef const Decision *decision
+    cdef const Effect *effect
     while True:
         pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
         if passed.frames:
@@ -95,10 +95,10 @@ cdef Py_ssize_t pass_frames(
             return size
         if passed.stop != AT_WANTED or flow.decisions == NULL:
             return at
-        decision = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
-        if decision == NULL:
+        effect = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
+        if effect == NULL:
             return at
-        apply(passing, flow, p, at, &passed.message, decision, now, sent)
+        apply(passing, flow, p, at, &passed.message, effect, now, sent)
         at = passed.message.end
 
 
@@ -142,58 +142,58 @@ cdef void count(Passing passing, Flow *flow, const Passed *passed, Py_ssize_t si
 # -- frames that rules change
 
 cdef void apply(
-    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t at, const Message *message, const Decision *decision,
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t at, const Message *message, const Effect *effect,
     int64_t now, Py_ssize_t *sent
 ) noexcept nogil:
     """Do with a frame as the rules have decided."""
     cdef Py_ssize_t size = message.end - at
     cdef Text rest
     account(p, &flow.watch, message)
-    if decision.owner >= 0:
+    if effect.owner >= 0:
         flow.fired = True
         if not flow.reports:
             flow.reports, flow.next_report, passing.reports = True, passing.reports, flow
-    if decision.verdict == PASS:
+    if effect.verdict == PASS:
         flow.passed_out += size
         if flow.recording:
             record(passing, flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)
     else:
         put_out(passing, flow.target, p + sent[0], at - sent[0])
         sent[0] = message.end
-        rest.p, rest.size = p + at + decision.cut, size - decision.cut
+        rest.p, rest.size = p + at + effect.cut, size - effect.cut
         if flow.recording:
-            record_change(passing, flow, p + at, size, &rest, message.op, decision, now)
-        if decision.verdict == DROP:
+            record_change(passing, flow, p + at, size, &rest, message.op, effect, now)
+        if effect.verdict == DROP:
             account_drop(p, &flow.watch, message)
             flow.dropped_ops[message.op] += 1
             flow.dropped = True
         else:
-            flow.passed_out += decision.head.size + rest.size
-            put_out(passing, flow.target, decision.head.p, decision.head.size)
+            flow.passed_out += effect.head.size + rest.size
+            put_out(passing, flow.target, effect.head.p, effect.head.size)
             put_out(passing, flow.target, rest.p, rest.size)
     flow.passed_ops[message.op] += 1
     flow.passed_bytes += size
     flow.passed_frames += 1
     flow.next_in += 1
     passing.frames += 1
-    if decision.verdict != DROP:
+    if effect.verdict != DROP:
         flow.passed_sent += 1
         flow.next_out += 1
 
 
 cdef void record_change(
-    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, const Text *rest, int op, const Decision *decision,
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, const Text *rest, int op, const Effect *effect,
     int64_t now
 ) noexcept nogil:
-    cdef const Text *head = &decision.head
+    cdef const Text *head = &effect.head
     cdef Changed frame
     frame.conn, frame.direction, frame.op, frame.t = flow.conn, flow.direction, op, now
-    frame.cause, frame.cause_size = decision.cause.p, decision.cause.size
+    frame.cause, frame.cause_size = effect.cause.p, effect.cause.size
     frame.in_first, frame.out_first = flow.next_in, flow.next_out
     passing.last_recorded = flow.connection
     if not (
         passing.builder.add_changed(&frame, False, p, 0, p, size)
-        and (decision.verdict == DROP or passing.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size))
+        and (effect.verdict == DROP or passing.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size))
     ):
         passing.unrecorded = flow.connection
 

@@ -211,6 +211,8 @@ cdef class Connection:
             if recording and not self.plane.passing.builder.keeps_everything():
                 decisions = None
             flow.decisions = NULL if decisions is None else <void *>decisions
+            # What counts over all connections is asked by one thread.
+            flow.portable = flow.portable and (decisions is None or not decisions.per_proxy)
             kept = (interest, sids, subjects, tallies, awaited, decisions)
             if direction:
                 self.kept_s2c = kept

@@ -139,6 +139,24 @@ ROWS: tuple[tuple[str, str, int, SubjectRewriter], ...] = (
         lambda n: b"b.eu.new.x",
     ),
     (
+        "every 100th PUB dropped, one subject",
+        rule("drop", 'op = "PUB"', "every = 100"),
+        500_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
+        "PUBs held 1 ms with probability 0.01",
+        rule("latency", 'op = "PUB"', "probability = 0.01", 'delay = "1ms"'),
+        200_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
+        "PUBs sent twice with probability 0.01",
+        rule("duplicate", 'op = "PUB"', "probability = 0.01"),
+        200_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
         "every PUB and MSG rewritten, one subject",
         rule("rewrite", 'prefix = "t"'),
         1_000_000,

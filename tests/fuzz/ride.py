@@ -48,7 +48,7 @@ class Ride:
         self.failure: BaseException | None = None
         self.decisions = _decisions.Decisions((b"_INBOX.",), True)
         for key in KNOWN:
-            self.decisions.put_pass(key, b"no")
+            self.decisions.put(key, b"no", [])
         self.connection = plane.adopt(self, 1, pairs[0][0], pairs[1][0], _plane.NativeLeg)
         self.update_flow()
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from hypothesis import example, given, settings
@@ -17,6 +18,9 @@ from hypothesis import strategies as st
 
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
 from natsproxy.events import Firing
+from natsproxy.rules.engine.native_steps import Step
+from natsproxy.rules.model.counts import Count
+from natsproxy.rules.model.gate import OPEN
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
@@ -29,11 +33,14 @@ if not COMPILED:
     pytest.skip("there is one plane only", allow_module_level=True)
 
 _decisions: Any = pytest.importorskip("natsproxy.rules.engine._decisions")
+_gates: Any = pytest.importorskip("natsproxy.rules.model._gates")
 __all__ = ["rig"]
 NAMES = [
     "drop",
     "drop some",
     "drop an x",
+    "drop a few",
+    "latency at times",
     "permissions",
     "permissions to answer once",
     "deny",
@@ -98,10 +105,11 @@ SELECTIONS = st.sampled_from(
 """What of a conversation is recorded."""
 
 
-def same(script: Conversation, names: list[str], record: bool, selection: Selection = EVERYTHING) -> None:
+def same(script: Conversation, rules: str, record: bool, selection: Selection = EVERYTHING) -> None:
     """Play a conversation on all planes under some rules, and compare."""
-    twin, *natives = on_all(script, rules_of(names), record, selection)
+    twin, *natives = on_all(script, rules, record, selection)
     for native in natives:
+        assert native.matches == twin.matches
         assert native.received == twin.received
         assert (native.cause, native.counts) == (twin.cause, twin.counts)
         assert native.frames == twin.frames
@@ -120,7 +128,7 @@ def same(script: Conversation, names: list[str], record: bool, selection: Select
 def test_rules_do_the_same_on_all_planes(
     script: Conversation, names: list[str], record: bool, selection: Selection
 ) -> None:
-    same(script, names, record, selection)
+    same(script, rules_of(names), record, selection)
 
 
 @pytest.mark.long
@@ -133,10 +141,17 @@ def test_rules_do_the_same_on_all_planes(
 def test_rules_do_the_same_in_many_conversations(
     script: Conversation, names: list[str], record: bool
 ) -> None:
-    same(script, names, record)
+    same(script, rules_of(names), record)
 
 
-def connected(rig: Rig, rules: Rules) -> tuple[Relay, socket.socket, socket.socket]:
+class HasDecisions(Protocol):
+    """Decisions for both directions, and the scanners that want their frames."""
+
+    scanners: list[Scanner]
+    decisions: list[Any]
+
+
+def connected(rig: Rig, rules: HasDecisions) -> tuple[Relay, socket.socket, socket.socket]:
     """Return a connection whose messages the rules want."""
     relay, client, server = rig.connect()
     for direction in Direction:
@@ -147,14 +162,19 @@ def connected(rig: Rig, rules: Rules) -> tuple[Relay, socket.socket, socket.sock
     return relay, client, server
 
 
+def always() -> object:
+    """Return an open gate."""
+    return _gates.native_gate(OPEN, Count(), Count(), ("k",), "c2s")
+
+
 class Owner:
     """Notes ordinal, count and fact of all that it is told."""
 
     def __init__(self) -> None:
         self.told: list[tuple[int, int, str]] = []
 
-    def add(self, rows: list[tuple[int, int, int, str]]) -> None:
-        self.told += [(ordinal, count, fact) for _, ordinal, count, fact in rows]
+    def add(self, rows: list[tuple[int, int, int, int, str]]) -> None:
+        self.told += [(ordinal, count, fact) for _, ordinal, count, _, fact in rows]
 
 
 class Rules:
@@ -165,11 +185,13 @@ class Rules:
         self.decisions = [_decisions.Decisions(prefixes or None, True) for _ in Direction]
         self.rewrites, self.drops = Owner(), Owner()
         c2s, s2c = self.decisions
-        c2s.put_rewrite(b"PUB a", self.rewrites, "a", b"PUB long.a", 5, b"Nats-", "rewrite")
-        c2s.put_rewrite(b"HPUB a", self.rewrites, "a", b"HPUB long.a", 6, b"Nats-", "rewrite")
-        c2s.put_drop(b"PUB b", self.drops, "b", "loss")
-        c2s.put_pass(b"PUB c", b"")
-        s2c.put_drop(b"MSG b 1", self.drops, "b", "loss")
+        rewrite = partial(Step, always(), owner=self.rewrites, fact="a", cause="rewrite")
+        drop = Step(always(), owner=self.drops, fact="b", cause="loss")
+        c2s.put(b"PUB a", b"Nats-", [rewrite(head=b"PUB long.a", cut=5)])
+        c2s.put(b"HPUB a", b"Nats-", [rewrite(head=b"HPUB long.a", cut=6)])
+        c2s.put(b"PUB b", b"", [drop])
+        c2s.put(b"PUB c", b"", [])
+        s2c.put(b"MSG b 1", b"", [drop])
 
 
 def test_known_decisions_need_no_python(rig: Rig) -> None:

@@ -92,13 +92,17 @@ class Conversation(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What both peers received, the end, what rules did, and for each direction the frames of the capture."""
+    """What both peers received, the end, what rules did, and for each direction the frames of the capture.
+
+    matches: of each rule the frames that it matched, and its firings where these are counted over all.
+    """
 
     received: dict[Direction, bytes]
     cause: str
     counts: dict[str, int]
     frames: dict[Direction, list[Any]]
     firings: list[Firing]
+    matches: dict[str, tuple[int, int]]
 
 
 # -- conversations
@@ -280,6 +284,7 @@ async def play(
             ends.append(event)
             ended.set()
 
+    chain = RuleChain(load(rules, KINDS) if rules else (), seed=1)
     with socket.create_server(("127.0.0.1", 0)) as listener, trio.fail_after(DEADLINE):
         proxy = Proxy(
             ProxySettings(
@@ -289,7 +294,7 @@ async def play(
                 session=SessionSettings(max_control_line=1024),
                 auth_timeout=60_000_000_000,
             ),
-            RuleChain(load(rules, KINDS), seed=1) if rules else None,
+            chain if rules else None,
         )
         proxy.subscribe(on_event)
         async with trio.open_nursery() as nursery:
@@ -323,7 +328,8 @@ async def play(
     port = b'"port":%d' % address.port
     received = {direction: bytes(data).replace(port, PORT) for direction, data in peers.received.items()}
     counts = {name: getattr(ends[0], name) for name in ("c2s_bytes", "s2c_bytes", "c2s_frames", "s2c_frames")}
-    return Outcome(received, ends[0].cause, counts, recorded(record, port), firings)
+    matches = {rule.name: (rule.shared.matched, rule.shared.fired) for rule in chain.rules}
+    return Outcome(received, ends[0].cause, counts, recorded(record, port), firings, matches)
 
 
 # -- captures

@@ -1,12 +1,14 @@
 # cython: language_level=3
 """Decisions that C reads without the interpreter lock (`_decisions.pyx`).
 
-`Decision` and `Verdict` mirror those of Python (`rules/interface.py`, `rules/model/verdicts.py`) as far as C applies
-them.
+`Effect` and `Verdict` mirror the decisions and verdicts of Python (`rules/interface.py`, `rules/model/verdicts.py`) as
+far as C applies them.
 """
 
 from libc.stdint cimport int64_t, uint64_t
 
+from natsproxy.rules.model._blake2 cimport Prefix
+from natsproxy.rules.model._gates cimport GateTerms, Substream
 from natsproxy.wire._table cimport Table
 from natsproxy.wire._walk cimport Message, Watch
 
@@ -21,33 +23,54 @@ cdef struct Text:
     Py_ssize_t size
 
 
-cdef struct Decision:
+cdef struct Effect:
+    # What is done with a frame.
     Verdict verdict
-    int owner                   # the number of who is told that it was applied; -1: nobody
+    int owner                   # the number of who is told of it; -1: nobody
     Py_ssize_t cut
     Text head
-    Text unless                 # a frame with these bytes in its headers is not decided here
     Text cause                  # for records
 
 
+cdef struct Step:
+    # The part of one rule.
+    const GateTerms *gate
+    const Prefix *numbers       # those that its gate draws from, or NULL
+    Substream substream         # counts: NULL where the frames are of none
+    bint python                 # where it acts, Python decides
+    Effect effect               # where it acts, unless Python decides
+
+
+cdef struct Decision:
+    # The decision on the frames of one key.
+    Py_ssize_t first            # of its steps
+    int steps
+    Text unless                 # a frame with these bytes in its headers is not decided here
+
+
 cdef struct Applied:
-    # A decision that was applied to `count` frames; the other fields are those of the first.
-    Py_ssize_t decision
+    # An effect that was applied to `count` frames; the other fields are those of the first.
+    Py_ssize_t step
     Py_ssize_t count
     uint64_t ordinal
+    uint64_t m
     int64_t t
 
 
 cdef class Decisions:
     cdef Table table            # from the beginning of a control line to the place of its decision
     cdef Decision *items
-    cdef Py_ssize_t room
-    cdef list facts             # by place: the owner's fact, and the texts, to keep them alive
+    cdef Py_ssize_t count, room
+    cdef Step *steps
+    cdef Py_ssize_t step_count, step_room
+    cdef list facts             # by step: the owner's fact, and what it points to, to keep that alive
+    cdef list kept              # what the decisions point to
     cdef Applied *applied
     cdef Py_ssize_t applied_count, applied_room
     cdef list owners
     cdef Py_ssize_t *latest     # by owner: the place in `applied` where its rewrites are counted, -1 for none
     cdef readonly Py_ssize_t decided
+    cdef readonly bint per_proxy    # a gate looks at the counts of all connections
     cdef list told
     cdef tuple prefixes
     cdef Text *prefix
@@ -56,15 +79,14 @@ cdef class Decisions:
 
     # The decision on a frame as far as its control line tells, NULL for none.
     cdef const Decision *find(self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message) noexcept nogil
-    # The decision on a whole frame, NULL for none.  It is counted as applied.
-    cdef const Decision *decide(
+    # What is done with a whole frame, NULL if Python decides.  The frame is counted.
+    cdef const Effect *decide(
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
         uint64_t ordinal, int64_t now
     ) noexcept nogil
 
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil
-    cdef bint _note(self, Py_ssize_t place, uint64_t ordinal, int64_t now) noexcept nogil
-    cdef int _put(self, bytes key, Verdict verdict, owner, fact, bytes head, Py_ssize_t cut, bytes unless, str cause) except -1
+    cdef bint _note(self, const Step *step, uint64_t ordinal, int64_t now) noexcept nogil
+    cdef int _put_step(self, step) except -1
     cdef int _owner(self, owner) except -2
-    cdef int _make_room(self) except -1
     cdef int _gather(self) except -1

@@ -5,21 +5,29 @@ Theory
 1. A key is the beginning of a control line as it is usually written: op, subject, and for a delivery the sid.
    A frame whose line begins otherwise (two blanks, small letters) is not found, nor is one whose key has not
    been decided yet: those go to `static_decisions.py`.
-2. Only a decision that holds for each frame of its key stands here.  Two conditions are asked for each frame:
-   bytes that must not be in its headers, and a reply subject that rewriting may change.
-3. An owner (a batch) is told later which of its decisions were applied (`add`), in the order of the frames: each
-   drop by itself, rewrites as one with their number.
+2. A decision has a step for each rule that selects the frames of its key; none: they pass.  All gates are asked
+   first, and then the frame is counted by all of them: nothing is counted of a frame that goes to Python, which asks
+   the same gates and gets the same answers.  The first rule that acts says what is done; where C does not know
+   that, Python decides.
+3. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
+   may change.
+4. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: each drop by itself,
+   rewrites as one with their number.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
+from natsproxy._lock cimport load_big
+from natsproxy.rules.model._gates cimport Substream, NativeDice, NativeGate, RecentCounts, count_match, lets_through
 from natsproxy.wire._table cimport Entry, table_clear, table_find, table_put
 from natsproxy.wire._walk cimport is_watched
 
 cdef enum:
     APPLIED_MOST = 1 << 16      # that nobody was told of; with more, Python decides
+    STEPS_MOST = 64             # of one decision: a bit for each
 
 cdef extern from *:
     """
@@ -34,10 +42,18 @@ cdef extern from *:
     bint holds "natsproxy_holds"(const unsigned char *p, Py_ssize_t size, const unsigned char *part, Py_ssize_t length) nogil
 
 
+cdef Effect PASSES
+PASSES.verdict, PASSES.owner = PASS, -1
+
+
 cdef inline Text text_of(bytes data):
     cdef Text text
     text.p, text.size = <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data)
     return text
+
+
+cdef inline const Substream *substream_of(const Step *step) noexcept nogil:
+    return NULL if step.substream.counts == NULL else <const Substream *>&step.substream
 
 
 cdef class Decisions:
@@ -48,7 +64,7 @@ cdef class Decisions:
     """
 
     def __cinit__(self, prefixes=None, bint keeps=False):
-        self.facts, self.owners, self.told = [], [], []
+        self.facts, self.kept, self.owners, self.told = [], [], [], []
         self.minds_replies, self.keeps = prefixes is not None, keeps
         self.prefixes = prefixes or ()
         self.prefix_count = len(self.prefixes)
@@ -61,6 +77,7 @@ cdef class Decisions:
     def __dealloc__(self):
         table_clear(&self.table)
         free(self.items)
+        free(self.steps)
         free(self.applied)
         free(self.latest)
         free(self.prefix)
@@ -70,34 +87,57 @@ cdef class Decisions:
 
     # -- for Python
 
-    def put_pass(self, bytes key not None, bytes unless not None):
-        """Let frames of a key pass."""
-        self._put(key, PASS, None, None, b"", 0, unless, "")
-
-    def put_drop(self, bytes key not None, owner, fact, str cause not None):
-        """Drop frames of a key; the owner is told `fact`."""
-        self._put(key, DROP, owner, fact, b"", 0, b"", cause)
-
-    def put_rewrite(
-        self, bytes key not None, owner, fact, bytes head not None, Py_ssize_t cut, bytes unless not None, str cause not None
-    ):
-        """Put `head` in the place of the first `cut` bytes of a key's frames."""
-        self._put(key, REWRITE, owner, fact, head, cut, unless, cause)
-
-    cdef int _put(self, bytes key, Verdict verdict, owner, fact, bytes head, Py_ssize_t cut, bytes unless, str cause) except -1:
-        cdef Py_ssize_t place = len(self.facts)
-        cdef bytes label = cause.encode()
-        cdef Decision *item
+    def put(self, bytes key not None, bytes unless not None, steps):
+        """Decide on the frames of a key by these steps (`Step` of `native_steps.py`); none: they pass."""
+        cdef Py_ssize_t place = self.count, first = self.step_count
+        cdef Decision *grown
+        if len(steps) > STEPS_MOST:
+            return
         if place == self.room:
-            self._make_room()
-        item = &self.items[place]
-        item.verdict = verdict
-        item.owner = self._owner(owner)
-        item.cut = cut
-        item.head, item.unless, item.cause = text_of(head), text_of(unless), text_of(label)
+            grown = <Decision *>realloc(self.items, (2 * self.room or 8) * sizeof(Decision))
+            if grown == NULL:
+                raise MemoryError
+            self.items, self.room = grown, 2 * self.room or 8
+        for step in steps:
+            self._put_step(step)
+        self.items[place].first, self.items[place].steps = first, len(steps)
+        self.items[place].unless = text_of(unless)
+        self.kept.append(unless)
         if not table_put(&self.table, <const unsigned char *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), place):
             raise MemoryError
-        self.facts.append((fact, head, unless, label))
+        self.count += 1
+
+    cdef int _put_step(self, step) except -1:
+        cdef NativeGate gate = step.gate
+        cdef NativeDice dice = step.dice
+        cdef RecentCounts counts
+        cdef bytes digest, head = step.head or b"", cause = step.cause.encode()
+        cdef Py_ssize_t room = 2 * self.step_room or 8
+        cdef Step *made
+        if self.step_count == self.step_room:
+            made = <Step *>realloc(self.steps, room * sizeof(Step))
+            if made == NULL:
+                raise MemoryError
+            self.steps, self.step_room = made, room
+        made = &self.steps[self.step_count]
+        made.gate = &gate.terms
+        made.numbers = NULL if dice is None else &dice.prefix
+        made.substream.counts = NULL
+        if step.substream is not None:
+            counts, digest = step.substream
+            made.substream.counts, made.substream.limit = &counts.table, counts.limit
+            if PyBytes_GET_SIZE(digest) != sizeof(made.substream.digest):
+                raise ValueError("not the digest of a substream")
+            memcpy(made.substream.digest, PyBytes_AS_STRING(digest), sizeof(made.substream.digest))
+        made.python = step.owner is None
+        made.effect.verdict = DROP if step.head is None else REWRITE
+        made.effect.owner = self._owner(step.owner)
+        made.effect.cut = step.cut
+        made.effect.head, made.effect.cause = text_of(head), text_of(cause)
+        self.facts.append(step.fact)
+        self.kept.append((gate, dice, step.substream, head, cause))
+        self.per_proxy |= gate.per_proxy
+        self.step_count += 1
         return 0
 
     cdef int _owner(self, owner) except -2:
@@ -117,22 +157,18 @@ cdef class Decisions:
         self.owners.append(owner)
         return count
 
-    cdef int _make_room(self) except -1:
-        cdef Py_ssize_t room = 2 * self.room or 8
-        cdef Decision *grown = <Decision *>realloc(self.items, room * sizeof(Decision))
-        if grown == NULL:
-            raise MemoryError
-        self.items, self.room = grown, room
-        return 0
-
     def clear(self):
         """Forget all decisions; what was applied is still told."""
         self._gather()
         table_clear(&self.table)
         free(self.items)
+        free(self.steps)
         free(self.latest)
-        self.items, self.latest, self.room = NULL, NULL, 0
+        self.items, self.steps, self.latest = NULL, NULL, NULL
+        self.count = self.room = self.step_count = self.step_room = 0
+        self.per_proxy = False
         self.facts.clear()
+        self.kept.clear()
         self.owners.clear()
 
     def tell(self):
@@ -148,15 +184,15 @@ cdef class Decisions:
         return decided
 
     cdef int _gather(self) except -1:
-        """Gather for the owners what was applied: time, ordinal, count and fact."""
+        """Gather for the owners what was applied: time, ordinal, count, number of the match and fact."""
         cdef Py_ssize_t i
         cdef const Applied *each
         cdef int owner
         cdef list rows = [[] for _ in self.owners]
         for i in range(self.applied_count):
             each = &self.applied[i]
-            owner = self.items[each.decision].owner
-            (<list>rows[owner]).append((each.t, each.ordinal, each.count, (<tuple>self.facts[each.decision])[0]))
+            owner = self.steps[each.step].effect.owner
+            (<list>rows[owner]).append((each.t, each.ordinal, each.count, each.m, self.facts[each.step]))
         self.told += [(self.owners[i], rows[i]) for i in range(len(rows)) if rows[i]]
         for i in range(len(self.owners)):
             self.latest[i] = -1
@@ -174,12 +210,15 @@ cdef class Decisions:
         entry = table_find(&self.table, &p[at], message.line.stop[1 if watch.s2c else 0] - at)
         return NULL if entry == NULL else &self.items[entry.value]
 
-    cdef const Decision *decide(
+    cdef const Effect *decide(
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
         uint64_t ordinal, int64_t now
     ) noexcept nogil:
         cdef const Decision *found = self.find(p, at, watch, message)
-        cdef int reply = message.first_size - 1
+        cdef int reply = message.first_size - 1, i
+        cdef const Step *step
+        cdef const Step *acts = NULL
+        cdef uint64_t passed = 0    # the steps whose gates let the frame through
         if found == NULL:
             return NULL
         if found.unless.size and message.head and holds(&p[message.line.end], message.head, found.unless.p, found.unless.size):
@@ -188,10 +227,21 @@ cdef class Decisions:
             &p[message.line.start[reply]], message.line.stop[reply] - message.line.start[reply]
         ):
             return NULL
-        if found.owner >= 0 and not self._note(found - self.items, ordinal, now):
+        for i in range(found.steps):
+            step = &self.steps[found.first + i]
+            if lets_through(step.gate, step.numbers, substream_of(step), now):
+                passed |= <uint64_t>1 << i
+                if acts == NULL:
+                    if step.python:
+                        return NULL
+                    acts = step
+        if acts != NULL and not self._note(acts, ordinal, now):
             return NULL
+        for i in range(found.steps):
+            step = &self.steps[found.first + i]
+            count_match(step.gate, substream_of(step), passed >> i & 1)
         self.decided += 1
-        return found
+        return &PASSES if acts == NULL else <const Effect *>&acts.effect
 
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil:
         cdef int i
@@ -200,14 +250,14 @@ cdef class Decisions:
                 return not self.keeps
         return self.keeps
 
-    cdef bint _note(self, Py_ssize_t place, uint64_t ordinal, int64_t now) noexcept nogil:
-        """Note that a decision was applied; False if there is no room."""
-        cdef const Decision *decision = &self.items[place]
+    cdef bint _note(self, const Step *step, uint64_t ordinal, int64_t now) noexcept nogil:
+        """Note that a step acts on the next match; False if there is no room."""
+        cdef int owner = step.effect.owner
         cdef Py_ssize_t room
         cdef Applied *grown
         cdef Applied *new
-        if decision.verdict == REWRITE and self.latest[decision.owner] >= 0:
-            self.applied[self.latest[decision.owner]].count += 1
+        if step.effect.verdict == REWRITE and self.latest[owner] >= 0:
+            self.applied[self.latest[owner]].count += 1
             return True
         if self.applied_count == self.applied_room:
             room = 2 * self.applied_room if self.applied_room else 4
@@ -218,7 +268,8 @@ cdef class Decisions:
                 return False
             self.applied, self.applied_room = grown, room
         new = &self.applied[self.applied_count]
-        new.decision, new.count, new.ordinal, new.t = place, 1, ordinal, now
-        self.latest[decision.owner] = self.applied_count
+        new.step, new.count, new.ordinal, new.t = step - self.steps, 1, ordinal, now
+        new.m = load_big(&step.gate.own.matched) + 1
+        self.latest[owner] = self.applied_count
         self.applied_count += 1
         return True

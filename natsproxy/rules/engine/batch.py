@@ -10,7 +10,7 @@ The numbers are those of the general path: a delivered message draws from its su
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from natsproxy.events import Firing
 from natsproxy.rules.interface import BatchResult
@@ -32,16 +32,12 @@ class PassingBatch:
         """Pass them as one; the arguments are those of `VerdictBatch.take`."""
         return [BatchResult(stop)]
 
-    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes) -> None:
-        """Let the native plane pass the frames of a line."""
-        table.put_pass(line, unless)
-
 
 class _RuleBatch:
     """The batch of one rule and direction."""
 
     def __init__(self, state: RuleState, direction: Direction) -> None:
-        self._state = state
+        self.state = state
         self._direction = direction
         self._now = self._fired = 0
         self._facts: list[tuple[int, int, str, str]] = []  # ordinal, m, subject and op
@@ -50,11 +46,8 @@ class _RuleBatch:
 
     def _match(self, size: int) -> int:
         """Count matches; return the number of the first."""
-        count = self._state.counts[self._direction]
-        first = count.matched + 1
-        count.matched += size
-        self._state.rule.shared.matched += size
-        return first
+        self.state.rule.shared.match(size)
+        return self.state.counts[self._direction].match(size)
 
     def take_firing(self) -> Firing | None:
         """Return one event for everything since the last call, and reset; None for nothing."""
@@ -62,7 +55,7 @@ class _RuleBatch:
             return None
         (ordinal, m, subject, op), *also = self._facts
         fired, self._fired, self._facts = self._fired, 0, []
-        return self._state.firing(
+        return self.state.firing(
             self._direction,
             self._now,
             m,
@@ -79,20 +72,19 @@ class _RuleBatch:
 class RewritingBatch(_RuleBatch):
     """Frames that get another subject."""
 
-    def share(
-        self, table: Any, line: bytes, before: bytes, after: bytes, head: bytes, cut: int, unless: bytes
-    ) -> None:
-        """Let the native plane rewrite the frames of a line."""
-        table.put_rewrite(line, self, (before, after, _op_of(line)), head, cut, unless, REWRITE_CAUSE)
+    def add(self, rewritten: Sequence[tuple[int, int, int, int, tuple[bytes, bytes, str]]]) -> None:
+        """Note frames that the native plane has rewritten, and counted as matches.
 
-    def add(self, rewritten: Sequence[tuple[int, int, int, tuple[bytes, bytes, str]]]) -> None:
-        """Count frames that the native plane has rewritten: time, first ordinal, number, subjects and op."""
-        for now, ordinal, size, fact in rewritten:
-            self.note(now, ordinal, size, *fact)
+        Each: the time, the first ordinal, their number, the first `m`, and subjects and op.
+        """
+        for now, ordinal, size, m, fact in rewritten:
+            self._note(now, ordinal, size, m, *fact)
 
     def note(self, now: int, ordinal: int, size: int, before: bytes, after: bytes, op: str) -> None:
         """Count frames that were rewritten: their number, and ordinal, subjects and op of the first."""
-        m = self._match(size)
+        self._note(now, ordinal, size, self._match(size), before, after, op)
+
+    def _note(self, now: int, ordinal: int, size: int, m: int, before: bytes, after: bytes, op: str) -> None:
         if not self._fired:
             client = subject_text(before if self._direction == C2S else after)
             self._now, self._facts = now, [(ordinal, m, client, op)]
@@ -118,9 +110,9 @@ class VerdictBatch(_RuleBatch):
         base: the ordinal of `frames[0]`.  now: ns.
         """
         self._now = now
-        first_m = self._state.counts[self._direction].matched + 1 - start  # an index plus this is its `m`
+        first_m = self.state.counts[self._direction].matched + 1 - start  # an index plus this is its `m`
         fired = self._let_through(frames, start, stop)
-        if self._drops or self._state.gated:
+        if self._drops or self.state.gated:
             # Each is named: the capture shows which were lost, and exact rules can repeat them.
             self._facts += [(base + index, first_m + index, *_named(frames[index])) for index in fired]
         elif fired and not self._fired:
@@ -149,7 +141,7 @@ class VerdictBatch(_RuleBatch):
 
     def _let_through(self, frames: Sequence[Frame], start: int, stop: int) -> Sequence[int]:
         """Count the matches and return the indices of those that the gate lets through."""
-        state, size = self._state, stop - start
+        state, size = self.state, stop - start
         if state.gated and not self._probability_only:
             return [index for index in range(start, stop) if self._admits(frames[index])]
         m = self._match(size)
@@ -180,30 +172,22 @@ class VerdictBatch(_RuleBatch):
 
     def _admits(self, frame: Frame) -> bool:
         """Count one match and ask the gate about it."""
-        state, gate, direction = self._state, self._state.rule.gate, self._direction
+        state, gate, direction = self.state, self.state.rule.gate, self._direction
         m = state.count(direction)
         draws = state.draws(direction, frame, m)
         counted = state.rule.shared if gate.per_proxy else state.counts[direction]
         return gate.admits(counted, m, state.keys, self._now, draws.draw, direction.label)
 
-    def share(self, table: Any, line: bytes, subject: bytes, unless: bytes) -> None:
-        """Let the native plane drop the frames of a line; it does not know gates, and holds nothing."""
-        if self._drops and not self._state.gated:
-            table.put_drop(line, self, (subject_text(subject), _op_of(line)), self._name)
+    def add(self, dropped: Sequence[tuple[int, int, int, int, tuple[str, str]]]) -> None:
+        """Note frames that the native plane has dropped, and counted as matches.
 
-    def add(self, dropped: Sequence[tuple[int, int, int, tuple[str, str]]]) -> None:
-        """Count frames that the native plane has dropped: time, ordinal, number (1), what names each."""
-        m = self._match(len(dropped))
+        Each: the time, the ordinal, their number (1), `m`, and what names it.
+        """
         self._now = dropped[-1][0]
         self._fired += len(dropped)
-        self._facts += [(ordinal, m + place, *named) for place, (_, ordinal, _, named) in enumerate(dropped)]
+        self._facts += [(ordinal, m, *named) for _, ordinal, _, m, named in dropped]
 
 
 def _named(frame: Frame) -> tuple[str, str]:
     """Return a frame's subject and op, for its firing."""
     return subject_text(frame.subject), LABELS[frame.op]
-
-
-def _op_of(line: bytes) -> str:
-    """Return the op at the beginning of a control line."""
-    return line.partition(b" ")[0].decode()

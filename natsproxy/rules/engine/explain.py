@@ -20,7 +20,8 @@ from natsproxy.protocol.headers import build
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.trial import TrialView, ask
 from natsproxy.rules.interface import Decision
-from natsproxy.rules.model.gate import OPEN, Count
+from natsproxy.rules.model.counts import Count
+from natsproxy.rules.model.gate import OPEN
 from natsproxy.rules.model.roles import MSGS, PUBS, Role
 from natsproxy.rules.model.rule import LinkAction, Rule, Stage
 from natsproxy.rules.model.selector import MESSAGES, SENDABLE

@@ -22,8 +22,8 @@ from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.engine.static_decisions import StaticDecisions
 from natsproxy.rules.engine.subscription_check import LiveSubscriptions
 from natsproxy.rules.interface import BatchFunction, Decision, LinkConditions, View
+from natsproxy.rules.model.counts import Count
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
-from natsproxy.rules.model.gate import Count
 from natsproxy.rules.model.roles import PUBS, TRANSLATION, OpenRequests
 from natsproxy.rules.model.rule import Hit, LinkAction, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState, subject_text

@@ -6,8 +6,8 @@ Theory
    of the actions' own (`Action.static_decision`), and cached.  All other frames take the general path
    (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
 2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
-   goes.  The native plane reads those that need no look at the frame from a table (`_decisions.pyx`), and
-   applies them by itself.
+   goes.  The native plane reads its own from a table (`_decisions.pyx`), and applies them by itself: those of
+   any number of rules with their gates (`native_steps.py`), as long as none of them acts but by a drop.
 3. Where Python gets the frames of a read, neighbours with the same decision are one batch (`batch.py`).  On
    the native plane an event stands for the reads of one step, of a millisecond or so.
 4. Clients choose the subjects and inboxes never repeat, so a cache is bounded.  Between two reads it has
@@ -18,6 +18,7 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Firing
@@ -25,11 +26,12 @@ from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
 from natsproxy.rules.engine.batch import LABELS, REWRITE_CAUSE, PassingBatch, RewritingBatch, VerdictBatch
+from natsproxy.rules.engine.native_steps import CompiledGates, Step, drops
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchFunction, BatchResult, View
 from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Admits, Rule, Stage
-from natsproxy.rules.model.rule_state import RuleState
+from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.verdicts import Drop, Hold
 from natsproxy.rules.rewriting.frames import rewritten_subscription
 from natsproxy.rules.rewriting.subjects import Rewritten, SubjectRewriter
@@ -57,11 +59,6 @@ class UnchangedDecision(NamedTuple):
     unless: bytes = b""
     admits: Admits | None = None
 
-    def share(self, table: Any, line: bytes, subject: bytes) -> None:
-        """Put it into the table of the native plane, if it is the same for all frames of its line."""
-        if self.admits is None:
-            self.batch.share(table, line, subject, self.unless)
-
 
 class RewritingDecision(NamedTuple):
     """The decision on the frames of a key that get another subject.
@@ -78,12 +75,15 @@ class RewritingDecision(NamedTuple):
     before: bytes
     after: bytes
 
-    def share(self, table: Any, line: bytes, subject: bytes) -> None:
-        """Put it into the table of the native plane."""
-        self.batch.share(table, line, self.before, self.after, self.head, self.cut, self.unless)
-
 
 CachedDecision = UnchangedDecision | RewritingDecision
+
+
+class NativeDecision(NamedTuple):
+    """The decision of the native plane; Python decides on a frame whose headers hold `unless`."""
+
+    unless: bytes
+    steps: Sequence[Step] = ()
 
 
 class DecisionCache(dict[Key, CachedDecision | None]):
@@ -100,18 +100,21 @@ class DecisionCache(dict[Key, CachedDecision | None]):
         self._table: Any = None
         self._small_reads = 0
 
-    def store(self, key: Key, decision: CachedDecision | None) -> None:
-        """Store a decision."""
+    def store(
+        self, key: Key, decision: CachedDecision | None, native: Callable[[], NativeDecision | None]
+    ) -> None:
+        """Store a decision; native: makes that of the native plane."""
         if len(key[1]) > MAX_KEY_BYTES:
             return
         if len(self) >= MOST_IN_A_READ:
             self.forget()
         self[key] = decision
         # The session looks at each frame on a subject of the system, for secrets.
-        if self._table is None or decision is None or key[1].startswith(SYSTEM):
+        if self._table is None or key[1].startswith(SYSTEM):
             return
-        line = b" ".join(part for part in (OPS[key[0]].token, *key[1:]) if part)
-        decision.share(self._table, line, key[1])
+        if (found := native()) is not None:
+            line = b" ".join(part for part in (OPS[key[0]].token, *key[1:]) if part)
+            self._table.put(line, *found)
 
     def forget(self) -> None:
         """Forget all decisions."""
@@ -172,6 +175,7 @@ class StaticDecisions:
         self._known: dict[
             tuple[object, ...], UnchangedDecision
         ] = {}  # each once: they are compared by identity
+        self._compiled = CompiledGates()
         self._rewriting: dict[tuple[Direction, Rule], RewritingBatch] = {}
         self._acting: dict[tuple[Direction, Rule], VerdictBatch] = {}
         self._rewrites_reply: tuple[Callable[[bytes], bool] | None, ...] = (None, None)
@@ -306,16 +310,51 @@ class StaticDecisions:
         if key in cache:
             return cache[key]
         decision = self._find_c2s(frame) if direction == C2S else self._find_s2c(frame)
-        cache.store(key, decision)
+        cache.store(key, decision, partial(self._native, direction, frame, decision))
         return decision
+
+    # -- decisions of the native plane
+
+    def _native(
+        self, direction: Direction, frame: Frame, decision: CachedDecision | None
+    ) -> NativeDecision | None:
+        """Return the native plane's decision on all frames of a key, None where it knows none."""
+        if isinstance(decision, RewritingDecision):
+            return self._native_rewriting(direction, frame, decision)
+        if decision is not None and decision.batch is self._passing:
+            return NativeDecision(decision.unless) if decision.admits is None else None
+        # Rewriting would come on top, and a verbose client is owed the +OK of a dropped frame.
+        if self._rewriter is not None or (direction == C2S and self._view.connect.verbose):
+            return None
+        if self._general_path(direction, frame):
+            return None
+        steps: list[Step] = []
+        for place in self._index.candidates(direction, frame.op, frame.subject):
+            state = self._states[self._index.rules[direction][place]]
+            found = self._compiled.steps(state, direction, frame.op, frame.subject, frame.sid)
+            if found is None:
+                return None
+            steps += found
+            if found and drops(state, frame.op, frame.subject, frame.sid):
+                fact = subject_text(frame.subject), LABELS[frame.op]
+                owner = self._batch_for(state, direction, Drop())
+                steps[-1] = steps[-1]._replace(owner=owner, fact=fact, cause=state.rule.name)
+        return NativeDecision(self._unless(direction, frame.op), steps)
+
+    def _native_rewriting(
+        self, direction: Direction, frame: Frame, decision: RewritingDecision
+    ) -> NativeDecision | None:
+        batch, unless, head, cut, _, before, after = decision
+        gate, fact = self._compiled.gate(batch.state, direction), (before, after, LABELS[frame.op])
+        step = Step(gate, owner=batch, fact=fact, head=head, cut=cut, cause=REWRITE_CAUSE)
+        return None if gate is None else NativeDecision(unless, (step,))
 
     # -- decisions that are not cached yet
 
     def _find_c2s(self, frame: Frame) -> CachedDecision | None:
         """Return the decision on all frames of one op and subject."""
         subject, rewriter = frame.subject, self._rewriter
-        # The general path opens the request.
-        if self._index.request_rules(subject):
+        if self._general_path(C2S, frame):
             return None
         decision = self._without_rewriting(C2S, frame, subject)
         if rewriter is None or decision is None:
@@ -327,19 +366,31 @@ class StaticDecisions:
 
     def _find_s2c(self, frame: Frame) -> CachedDecision | None:
         """Return the decision on all frames of one op, subject and sid."""
-        sub = self._view.subs.get(frame.sid)
-        if sub is not None and (sub.max or sub.counted):
-            return None  # the session counts its deliveries, frame by frame
+        if self._general_path(S2C, frame):
+            return None
         target = None
         subject = frame.subject
         if self._rewriter is not None:
             target = self._rewriter.undo(subject, rewritten_subscription(self._view, frame.sid))
             subject = subject if target is None else target.subject
-        # The rules that wait for this answer look at its body or status.
-        if self._requests.waiters(subject):
-            return None
+            if self._requests.waiters(subject):
+                return None
         decision = self._without_rewriting(S2C, frame, subject)
         return decision if self._rewriter is None else self._with_rewriting(S2C, frame, decision, target)
+
+    def _general_path(self, direction: Direction, frame: Frame) -> bool:
+        """Tell whether frames take the general path, whatever the rules on them are."""
+        if direction == C2S:
+            return bool(self._index.request_rules(frame.subject))  # it opens the request
+        sub = self._view.subs.get(frame.sid)
+        if sub is not None and (sub.max or sub.counted):
+            return True  # the session counts its deliveries, frame by frame
+        # The rules that wait for an answer look at its body or status.
+        return self._rewriter is None and bool(self._requests.waiters(frame.subject))
+
+    def _unless(self, direction: Direction, op: Op) -> bytes:
+        """Return what sends a frame to the general path where its headers hold it: that of a trace."""
+        return TRACE_DEST if direction == C2S and op == Op.HPUB and self._index.traced else b""
 
     def _with_rewriting(
         self, direction: Direction, frame: Frame, decision: UnchangedDecision | None, target: Rewritten | None
@@ -371,8 +422,7 @@ class StaticDecisions:
     ) -> UnchangedDecision | None:
         """Return the decision of the rules other than rewriting on the frames of a subject."""
         acting: VerdictBatch | None = None
-        traced = direction == C2S and frame.op == Op.HPUB and self._index.traced
-        unless, admits = TRACE_DEST if traced else b"", None
+        unless, admits = self._unless(direction, frame.op), None
         for place in self._index.candidates(direction, frame.op, subject):
             state = self._states[self._index.rules[direction][place]]
             static = state.action.static_decision(frame.op, subject, frame.sid, self._view)

@@ -21,16 +21,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final, NamedTuple
 
+from natsproxy.rules.model.counts import Count
 from natsproxy.units import HOUR, MINUTE, SECOND
-
-
-@dataclass(slots=True)
-class Count:
-    """The numbers of matches and firings since a time (ns)."""
-
-    since: int = 0
-    matched: int = 0
-    fired: int = 0
 
 
 class Window(NamedTuple):

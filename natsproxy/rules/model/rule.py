@@ -27,8 +27,9 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions, View
+from natsproxy.rules.model.counts import Count
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
-from natsproxy.rules.model.gate import OPEN, Count, Gate
+from natsproxy.rules.model.gate import OPEN, Gate
 from natsproxy.rules.model.seeded_random import ACTION, Draws
 from natsproxy.rules.model.selector import MESSAGES, Selector
 from natsproxy.rules.model.verdicts import Close, StartCondition, Verdict

@@ -12,12 +12,12 @@ from typing import Final
 
 from natsproxy.events import Firing
 from natsproxy.rules.interface import View
-from natsproxy.rules.model.gate import Count
+from natsproxy.rules.model.counts import Count, RecentCounts
 from natsproxy.rules.model.roles import MSGS
 from natsproxy.rules.model.rule import Action, Hit, Rule
 from natsproxy.rules.model.seeded_random import Draws, SeededRandom, Substreams
 from natsproxy.wire.frames import Frame, Need
-from natsproxy.wire.ops import Direction
+from natsproxy.wire.ops import Direction, Op
 
 SHOWN: Final = 256
 """The bytes of a subject that a firing quotes at most."""
@@ -67,10 +67,8 @@ class RuleState:
 
     def count(self, direction: Direction) -> int:
         """Count a match and return its number, from 1."""
-        count = self.counts[direction]
-        count.matched += 1
-        self.rule.shared.matched += 1
-        return count.matched
+        self.rule.shared.match()
+        return self.counts[direction].match()
 
     def match(self, direction: Direction, now: int) -> Hit:
         """Count a match that belongs to no frame, and return it with its random numbers."""
@@ -94,8 +92,21 @@ class RuleState:
         numbers = self.random(direction)
         if self.substreams is None or not MSGS >> frame.op & 1:
             return Draws(numbers, m)
-        sub = self.view.subs.get(frame.sid)
-        return self.substreams.draws(numbers, frame.subject, sub.subject if sub is not None else b"", size)
+        return self.substreams.draws(numbers, frame.subject, self._subscribed(frame.sid), size)
+
+    def substream(
+        self, direction: Direction, op: Op, subject: bytes, sid: bytes
+    ) -> tuple[RecentCounts, bytes, SeededRandom] | None:
+        """Return counts, digest and random numbers of the substream of frames, None if they have none."""
+        if self.substreams is None or not MSGS >> op & 1:
+            return None
+        return self.substreams.counts, *self.substreams.find(
+            self.random(direction), subject, self._subscribed(sid)
+        )
+
+    def _subscribed(self, sid: bytes) -> bytes:
+        sub = self.view.subs.get(sid)
+        return sub.subject if sub is not None else b""
 
     def firing(
         self,

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
@@ -26,6 +25,7 @@ from statistics import NormalDist
 from typing import Final, NamedTuple
 
 from natsproxy.protocol.identifiers import find_inbox
+from natsproxy.rules.model.counts import RecentCounts
 from natsproxy.wire.ops import Direction
 
 GATE: Final = 0
@@ -37,15 +37,18 @@ _SCALE: Final = 2.0**-53
 
 
 class SeededRandom:
-    """The random numbers of one rule on one connection and direction, or of one substream."""
+    """The random numbers of one rule on one connection and direction, or of one substream.
 
-    __slots__ = ("_base",)
+    prefix: the text that they depend on, beside the match.
+    """
+
+    __slots__ = ("_base", "prefix")
 
     def __init__(self, seed: int, rule: str, key: str, direction: Direction) -> None:
         parts = (str(seed), rule, key, direction.label)
         # Each part is preceded by its length, so that no two lists of parts make the same bytes.
-        prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
-        self._base = blake2b(prefix, digest_size=8)
+        self.prefix = b"".join(b"%d:%s," % (len(part), part) for part in map(_utf8, parts))
+        self._base = blake2b(self.prefix, digest_size=8)
 
     def draw(self, m: int, k: int = GATE) -> float:
         """Return the number in (0, 1), ends excluded, for the m-th match and its k-th draw."""
@@ -70,8 +73,10 @@ class SeededRandom:
         """Return the random numbers of one substream."""
         # Not made by `__init__`: copying the hash of the prefix spares hashing it anew.
         made = SeededRandom.__new__(SeededRandom)
+        part = b"%d:%s," % (len(name), name)
+        made.prefix = self.prefix + part
         made._base = self._base.copy()
-        made._base.update(b"%d:%s," % (len(name), name))
+        made._base.update(part)
         return made
 
     @property
@@ -99,26 +104,28 @@ class Draws(NamedTuple):
 
 
 class Substreams:
-    """The counts of matches per substream, for one rule on one connection and at most `limit` substreams."""
+    """The counts of matches per substream, for one rule on one connection and at most `limit` substreams.
+
+    counts: by the digest of a substream.
+    """
 
     def __init__(self, limit: int = SUBSTREAMS) -> None:
         self._limit = limit
-        self._counts: OrderedDict[bytes, int] = OrderedDict()
+        self.counts = RecentCounts(limit)
         # By subject and subscription: the digest and the random numbers of the substream.
         self._known: dict[tuple[bytes, bytes], tuple[bytes, SeededRandom]] = {}
 
     def __len__(self) -> int:
-        return len(self._counts)
+        return len(self.counts)
 
     def draws(self, numbers: SeededRandom, subject: bytes, subscribed: bytes, count: int = 1) -> Draws:
         """Count `count` neighbouring deliveries; return the draws of the first.  numbers: the rule's."""
-        digest, own = self._known.get((subject, subscribed)) or self._learn(numbers, subject, subscribed)
-        # Taken out and put back at the end, so the first one is the least recently used.
-        before = self._counts.pop(digest, 0)
-        self._counts[digest] = before + count
-        if len(self._counts) > self._limit:
-            self._counts.popitem(last=False)
-        return Draws(own, before + 1)
+        digest, own = self.find(numbers, subject, subscribed)
+        return Draws(own, self.counts.add(digest, count) + 1)
+
+    def find(self, numbers: SeededRandom, subject: bytes, subscribed: bytes) -> tuple[bytes, SeededRandom]:
+        """Return what identifies the substream of a delivery, and its random numbers; nothing is counted."""
+        return self._known.get((subject, subscribed)) or self._learn(numbers, subject, subscribed)
 
     def _learn(self, numbers: SeededRandom, subject: bytes, subscribed: bytes) -> tuple[bytes, SeededRandom]:
         own = numbers.substream(substream_of(subject, subscribed))

@@ -10,7 +10,8 @@ import pytest
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
-from natsproxy.rules.model.gate import OPEN, Count, Gate, Window, ordinal
+from natsproxy.rules.model.counts import Count
+from natsproxy.rules.model.gate import OPEN, Gate, Window, ordinal
 from natsproxy.units import HOUR, SECOND
 from natsproxy.wire.ops import C2S
 from tests.rules.kit import Wire
@@ -20,7 +21,7 @@ def fired(gate: Gate, matches: int = 12, *, u: float = 0.5, key: str = "k") -> l
     count = Count()
     found = []
     for m in range(1, matches + 1):
-        count.matched += 1
+        count.match()
         if gate.admits(count, m, (key,), 0, lambda: u):
             found.append(m)
     return found

@@ -1,0 +1,126 @@
+"""The steps of the decisions that the native plane makes by itself: the rules on the frames of one key.
+
+Theory
+1. A step says what one rule does with each frame of an op and a subject (s2c: and sid).  C asks its gate and
+   counts its matches (`_decisions.pyx`); only where a rule acts otherwise than by a drop, Python decides.
+2. C gets what it knows.  A rule with a condition, a gate or an action that this module has never heard of has
+   no step, and the frames that it selects go to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from natsproxy.rules.model.gate import Gate
+from natsproxy.rules.model.rule import Stage
+from natsproxy.rules.model.rule_state import RuleState
+from natsproxy.rules.model.verdicts import Drop
+from natsproxy.wire.ops import Direction, Op
+
+NOTHING: Final = ()
+"""The steps of a rule that neither acts on such frames nor counts them."""
+
+
+class Step(NamedTuple):
+    """The part of one rule in a decision.
+
+    gate: its compiled gate.  dice: the compiled numbers that this draws, if any; substream: the counts and
+    the digest of the substream that it draws them from, if any.  owner: the batch that is told where the rule
+    acts, with `fact`; None: Python decides there.  head: takes the place of the first `cut` bytes; None: the
+    frame is dropped.  cause: for records.
+    """
+
+    gate: Any
+    dice: Any = None
+    substream: tuple[Any, bytes] | None = None
+    owner: Any = None
+    fact: object = None
+    head: bytes | None = None
+    cut: int = 0
+    cause: str = ""
+
+
+class CompiledGates:
+    """The gates of the rules of one connection, compiled when they are first asked for."""
+
+    def __init__(self) -> None:
+        self._gates: dict[tuple[RuleState, Direction], Any] = {}
+        self._dice: dict[tuple[RuleState, Direction], Any] = {}
+
+    def gate(self, state: RuleState, direction: Direction) -> Any | None:
+        """Return the compiled gate of a rule in a direction, None for one that C does not know."""
+        key = state, direction
+        if key not in self._gates:
+            self._gates[key] = _compiled(state, direction)
+        return self._gates[key]
+
+    def steps(
+        self, state: RuleState, direction: Direction, op: Op, subject: bytes, sid: bytes
+    ) -> Sequence[Step] | None:
+        """Return the step of a rule on the frames of a key, `NOTHING` for none, None where Python decides.
+
+        The owner and the fact of one that drops are for the caller to fill in.
+        """
+        action, selector = state.action, state.rule.selector
+        if state.dynamic or selector.side == "server":
+            return None
+        static = action.static_decision(op, subject, sid, state.view)
+        if action.stage in (Stage.PERMISSION, Stage.LIMIT):
+            # It counts only the frames on which it acts.
+            if static is None or static.admits is not None:
+                return None
+            if static.verdict is None:
+                return NOTHING
+        gate = self.gate(state, direction)
+        if gate is None:
+            return None
+        return [Step(gate, *self._draws(state, direction, op, subject, sid))]
+
+    def _draws(
+        self, state: RuleState, direction: Direction, op: Op, subject: bytes, sid: bytes
+    ) -> tuple[Any, tuple[Any, bytes] | None]:
+        """Return the numbers and the substream of the matches of a key."""
+        from natsproxy.rules.model import _gates  # type: ignore[attr-defined, unused-ignore]
+
+        found = state.substream(direction, op, subject, sid)
+        if found is not None:
+            counts, digest, numbers = found
+            return _gates.NativeDice(numbers.prefix), (counts, digest)
+        if state.rule.gate.probability is None:
+            return None, None
+        key = state, direction
+        if key not in self._dice:
+            self._dice[key] = _gates.NativeDice(state.random(direction).prefix)
+        return self._dice[key], None
+
+
+def drops(state: RuleState, op: Op, subject: bytes, sid: bytes) -> bool:
+    """Tell whether a rule drops the frames of a key on which it acts."""
+    static = state.action.static_decision(op, subject, sid, state.view)
+    return static is not None and isinstance(static.verdict, Drop) and not state.action.shadow
+
+
+def _compiled(state: RuleState, direction: Direction) -> Any | None:
+    # Built with the plane that asks for it.
+    from natsproxy.rules.model import _gates  # type: ignore[attr-defined, unused-ignore]
+
+    gate = state.rule.gate
+    known = Gate(
+        gate.probability,
+        gate.every,
+        gate.first,
+        gate.after,
+        gate.limit,
+        gate.between,
+        gate.only,
+        gate.per_proxy,
+    )
+    if type(gate) is not Gate or gate != known or gate.every == 0:
+        return None
+    try:
+        return _gates.native_gate(
+            gate, state.counts[direction], state.rule.shared, state.keys, direction.label
+        )
+    except OverflowError:  # a number that only Python can count to
+        return None
