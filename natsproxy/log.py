@@ -319,8 +319,8 @@ def log_event(log: Any, event: Event) -> None:
             s2c_frames=event.s2c_frames,
         )
     elif isinstance(event, Firing):
-        # A proxy with rewrites rewrites all the time: only the other actions are news.
-        write = log.debug if event.action == "rewrite" else log.info
+        # A proxy with rewrites rewrites all the time, and stamps: only the other actions are news.
+        write = log.debug if event.action in ("rewrite", "stamp") else log.info
         write(
             "fired",
             rule=event.rule,

@@ -306,7 +306,7 @@ def place_bound(place: Place) -> tuple[Any, Any]:
 
 
 def test_each_number_of_a_rule_has_a_bound() -> None:
-    assert {place.kind for place in PLACES} == set(KINDS)
+    assert {place.kind for place in PLACES} == set(KINDS) - {"stamp"}  # which has no number
     keys = {place.key for place in PLACES}
     own = {
         "delay",

@@ -33,6 +33,7 @@ COMMANDS = {
     "cert": ("natsproxy.cli.cert:cert", "Make a CA and certificates for trying out TLS."),
     "capture": ("natsproxy.cli.capture:capture", "Show, check and repair captures."),
     "check": ("natsproxy.cli.check:check", "Find what went wrong in the traffic of captures."),
+    "verify": ("natsproxy.cli.verify:verify", "Check the signed stamps of messages: who published them."),
     "permissions": (
         "natsproxy.cli.permissions:permissions",
         "Write the permissions that the traffic of captures needs.",

@@ -60,7 +60,7 @@ def set_(client: AdminClient, as_json: bool, file: Path, revision: str | None) -
     \b
     natsproxy ctl rules set faults.toml
     """
-    tables = [{"rule": json.loads(rule.content)} for rule in rules_file(file)]
+    tables = [{"rule": rule.as_json()} for rule in rules_file(file)]
     match = "*" if revision is None else f'"{revision}"'
     _show(client.ask("PUT", "rules", {"rules": tables}, headers={"If-Match": match}), as_json)
 

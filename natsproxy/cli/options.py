@@ -14,10 +14,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from natsproxy.config.secret_files import opens
 from natsproxy.config.settings import OPTIONS, TLS_OPTIONS
 from natsproxy.errors import ConfigError
 from natsproxy.option import Option
+from natsproxy.protocol.secret_files import opens
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 _OF_LISTENERS = ("tls_cert", "tls_key", "tls_ca")

@@ -11,10 +11,10 @@ import click
 from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.cli.paths import FilePath
 from natsproxy.config.endpoints import Listener, Server, read_listener, read_server
-from natsproxy.config.secret_files import read_secret
 from natsproxy.converters import duration_or_seconds
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.credentials import Credentials, read_credentials
+from natsproxy.protocol.secret_files import read_secret
 from natsproxy.replay.client_playback import credentials as creds
 
 URL: Final = "URL"

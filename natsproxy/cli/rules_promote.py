@@ -160,7 +160,7 @@ def _refuse_other(rule: Rule, running: dict[str, Any] | None) -> None:
     why = None
     if running is None:
         why = "it is not among its rules"
-    elif running["rule"] != json.loads(rule.content):
+    elif running["rule"] != rule.as_json():
         why = "there it says something else"
     elif not running["enabled"]:
         why = "it is disabled there"

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from natsproxy.config.endpoints import HTTP, HTTP_OR_UNIX, HttpListener
-from natsproxy.config.secret_files import SECRET, SECRET_FILE, read_secret
 from natsproxy.converters import path
 from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.option import HOST, ValueType, optional, options_of, several
+from natsproxy.protocol.secret_files import SECRET, SECRET_FILE, read_secret
 
 ADMIN_VARIABLE: Final = "NATSPROXY_ADMIN_TOKEN"
 """The variable that is the token, for those who ask and for those who are asked."""

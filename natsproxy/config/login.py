@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from natsproxy.config.secret_files import SECRET, SECRET_FILE, VARIABLE, read_secret
 from natsproxy.errors import ConfigError
 from natsproxy.option import optional, words
 from natsproxy.protocol.credentials import read_credentials, read_seed
+from natsproxy.protocol.secret_files import SECRET, SECRET_FILE, VARIABLE, read_secret
 from natsproxy.session.values import Identity
 
 _T = TypeVar("_T")

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from natsproxy import converters
 from natsproxy.config.endpoints import Listener, Server
-from natsproxy.config.secret_files import SECRET_FILE
 from natsproxy.option import DURATION, FILE, FLAG, HOST, ValueType, optional, setting, words
+from natsproxy.protocol.secret_files import SECRET_FILE
 from natsproxy.units import MILLISECOND, format_duration
 
 AUTO_FALLBACK: Final = 50 * MILLISECOND

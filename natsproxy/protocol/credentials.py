@@ -19,11 +19,13 @@ from natsproxy.protocol.redaction import SEED
 
 _PEM: Final = re.compile(r"-{3,}BEGIN [^-]+-{3,}\s*([A-Za-z0-9_\-.=]+)\s*-{3,}END [^-]+-{3,}")
 _JWT: Final = re.compile(r"[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+\.[A-Za-z0-9_\-]+")
+_PUBLIC: Final = re.compile(r"[A-Z2-7]{56}")
+_NEEDS_NKEYS: Final = "signatures need the package nkeys: pip install 'natsproxy[identity]'"
 _FORMS: Final = "a .creds file, an nkey seed, or TOML with user and password, or with token"
 
 
 class KeyPair:
-    """An nkey that signs nonces.
+    """An nkey that signs: nonces of servers, and the stamps of messages.
 
     public: its public key.  Raises ValueError for an invalid seed, and ConfigError where the package nkeys
     is missing.
@@ -33,8 +35,7 @@ class KeyPair:
         try:
             import nkeys  # optional: only signing needs it
         except ImportError:
-            text = "signing a server's nonce needs the package nkeys: pip install 'natsproxy[identity]'"
-            raise ConfigError(text) from None
+            raise ConfigError(_NEEDS_NKEYS) from None
         try:
             raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
             if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):  # nkeys does not check it
@@ -44,9 +45,38 @@ class KeyPair:
         except Exception:  # errors of several libraries, which may quote the seed
             raise ValueError("holds an nkey seed that is damaged") from None
 
-    def sign(self, nonce: str) -> str:
-        """Return the signature of a nonce as CONNECT has it: URL-safe base64 without padding."""
-        return base64.urlsafe_b64encode(self._pair.sign(nonce.encode())).rstrip(b"=").decode()
+    def sign(self, data: str | bytes) -> str:
+        """Return the signature of a nonce, or of other data, in URL-safe base64 without padding."""
+        raw = data.encode() if isinstance(data, str) else data
+        return base64.urlsafe_b64encode(self._pair.sign(raw)).rstrip(b"=").decode()
+
+
+def is_signed_by(public: str, data: bytes, signature: str) -> bool:
+    """Tell whether a signature, as `KeyPair.sign` returns it, is that of the nkey `public` on some data.
+
+    Raises ValueError where `public` is not the public key of an nkey, and ConfigError where the package nkeys
+    is missing.
+    """
+    try:
+        from nacl.exceptions import CryptoError  # nkeys brings it
+        from nacl.signing import VerifyKey
+    except ImportError:
+        raise ConfigError(_NEEDS_NKEYS) from None
+    key = VerifyKey(raw_key(public))
+    try:
+        key.verify(data, base64.b64decode(signature + "=" * (-len(signature) % 4), b"-_", validate=True))
+    except (CryptoError, ValueError):  # the latter for what is no signature
+        return False
+    return True
+
+
+def raw_key(public: str) -> bytes:
+    """Return the 32 bytes of the public key of an nkey.  Raises ValueError for anything else."""
+    if _PUBLIC.fullmatch(public) is not None:
+        raw = base64.b32decode(public)
+        if binascii.crc_hqx(raw[:-2], 0) == int.from_bytes(raw[-2:], "little"):
+            return raw[1:-2]
+    raise ValueError(f"{public!r} is not the public key of an nkey")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tests.replay.scripted import hello, write
 
 NATSPROXY = [sys.executable, "-m", "natsproxy"]
 RULES = '[[rules]]\nname = "a"\nkind = "deny"\nsubject = "secret"\n'
+NKEY = "ABCAELBLPVTA2Q4T5SNBRCNZC5IEWVVZ6OQLOH7BVU35Q2OHMS74M55X"
 OK, WRONG, COULD_NOT, PARTLY = Exit.OK, Exit.FOUND_WRONG, Exit.COULD_NOT_RUN, Exit.PARTLY
 
 CTL = [
@@ -97,6 +98,12 @@ TABLE: list[tuple[str, int]] = [
     ("check none.ncap", COULD_NOT),
     ("check flipped.ncap", COULD_NOT),
     ("check whole.ncap --only none", COULD_NOT),
+    (f"verify whole.ncap --key {NKEY}", OK),
+    (f"verify none.ncap --key {NKEY}", COULD_NOT),
+    (f"verify --key {NKEY}", COULD_NOT),
+    ("verify whole.ncap --key no-key", COULD_NOT),
+    (f"verify --message rules.toml --key {NKEY}", COULD_NOT),
+    (f"verify --message plain.json --key {NKEY}", WRONG),
     ("rules check rules.toml", OK),
     ("rules check mistake.toml", WRONG),
     ("rules check none.toml", COULD_NOT),
@@ -158,6 +165,7 @@ def test_the_table(line: str, code: int, tmp_path: Path, monkeypatch: pytest.Mon
     Path("cut.ncap").write_bytes(Path("whole.ncap").read_bytes()[:40])
     write(Path("other.ncap"), [*hello(1, "b"), (1, ">", b"PUB b 0\r\n\r\n")])
     Path("empty").mkdir()
+    Path("plain.json").write_text('{"message": {"subject": "a"}}')
     Path("rules.toml").write_text(RULES)
     Path("mistake.toml").write_text(RULES.replace("deny", "dney"))
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -73,6 +73,8 @@ class RuleChain:
         for rule in self.rules:
             if unix is not None and rule.gate.hours is not None:
                 rule.gate.hours.unix = unix
+            if unix is not None:
+                rule.action.set_clock(unix)
             if rule.shared.since < 0:
                 rule.shared.since = now
                 if (former := self._replaced.get(rule.name)) is not None:

@@ -36,6 +36,8 @@ VERDICTS: Final = (
     "reply",
     "suspend",
     "hold",
+    "stamp",
+    "strip",
     "rewrite",
     "duplicate",
     "reorder",

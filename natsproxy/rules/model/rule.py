@@ -44,7 +44,8 @@ class Stage(IntEnum):
     FAULT = 0
     PERMISSION = 1
     LIMIT = 2
-    REWRITE = 3
+    STAMP = 3
+    REWRITE = 4
 
 
 class Hit(NamedTuple):
@@ -116,6 +117,11 @@ class Action:
     edits: frozenset[bytes] = frozenset()
     """The headers that it changes by `ChangeHeaders`; it does not look at the frame."""
 
+    @property
+    def fingerprint(self) -> str:
+        """A mark of what it has read from a file: with another one, it belongs to another rule."""
+        return ""
+
     def bind(self, view: View, deliveries: DeliveryFilter) -> Action:
         """Return the instance of one connection."""
         return self
@@ -149,6 +155,9 @@ class Action:
     def exhausted(self) -> Action:
         """Return the action in the state in which it acts, where that depends on earlier frames."""
         return self
+
+    def set_clock(self, unix: Callable[[int], int]) -> None:
+        """Take the function that returns the Unix time (ns) at a time of the proxy's clock."""
 
     def condition(self) -> str:
         """Return in words when it acts, beside its rule's gate; empty for always."""
@@ -256,16 +265,21 @@ class Rule:
     where: str = ""
     shared: Count = field(default_factory=lambda: Count(since=-1))
     content: str = field(init=False, repr=False)
-    """The rule as JSON: equal for two rules that were written the same."""
+    """Equal for two rules that were written the same and have read the same."""
 
     def __post_init__(self) -> None:
         # Compared as written: two functions made of equal settings would not be equal.
-        object.__setattr__(self, "content", json.dumps(self.table, sort_keys=True, default=str))
+        written = json.dumps(self.table, sort_keys=True, default=str)
+        object.__setattr__(self, "content", written + self.action.fingerprint)
 
     @property
     def need(self) -> Need:
         """The part of a frame that selector and action read."""
         return max(self.selector.need, self.action.need)
+
+    def as_json(self) -> Any:
+        """Return the table as JSON has it: dates, for example, are texts."""
+        return json.loads(json.dumps(self.table, default=str))
 
     def never_fired(self) -> str:
         """Return why a rule that has not fired has not, as far as its own counts tell."""
