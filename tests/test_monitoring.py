@@ -131,7 +131,8 @@ GIVEN = {"instance", "job", "le"}
 async def publish(url: str) -> None:
     nc = await nats.connect(url)
     await nc.publish("a", b"")
-    await nc.flush()
+    with pytest.raises(nats.errors.NoRespondersError):
+        await nc.request("b", b"")
     await nc.close()
 
 
@@ -143,6 +144,7 @@ def test_all_metrics_and_labels_of_the_queries_are_in_a_scrape(
     rules = tmp_path / "rules.toml"
     rules.write_text(RULE)
     options = ["--monitor", "127.0.0.1:0", "--record", str(tmp_path / "x.ncap"), "--rules", str(rules)]
+    options += ["--request-metrics", "templates"]
     with ProxyProcess(nats_server.url, *options) as proxy:
         monitor = proxy.wait_for(lambda line: line["event"] == "monitor listens")["url"]
         asyncio.run(publish(f"nats://127.0.0.1:{proxy.port}"))

@@ -25,6 +25,7 @@ from natsproxy.addresses import Address
 from natsproxy.admin.http_exchange import HttpExchange, HttpLost, Stream
 from natsproxy.config.endpoints import HttpListener
 from natsproxy.errors import ConfigError, place_of
+from natsproxy.net.certificates import file_expiry
 
 App = Callable[
     [MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]],
@@ -66,6 +67,7 @@ class HttpServer:
         self._holds = holds
         self._spare: dict[trio.CancelScope, None] = {}  # may be evicted for new ones, in this order
         self._context = _context(listener)
+        self.expiry = None if listener.cert is None else file_expiry(listener.cert)
         self.address: Address | Path = listener.address
         self.answers: Counter[int] = Counter()
 

@@ -20,6 +20,7 @@ from natsproxy.config.admin import AdminSettings, with_token
 from natsproxy.config.endpoints import LISTENER, UPSTREAM, Listener, Server
 from natsproxy.config.login import LoginSettings, read_login
 from natsproxy.config.recording import RECORD, RecordSettings
+from natsproxy.config.request_metrics import RequestMetrics, joined, read_request_metrics
 from natsproxy.config.tls import TlsSettings, UpstreamTls, wrong_tls
 from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.option import (
@@ -30,6 +31,7 @@ from natsproxy.option import (
     SIZE_ABOVE_ZERO,
     ValueType,
     group,
+    merged,
     optional,
     optional_group,
     options_of,
@@ -121,6 +123,11 @@ class ProxySettings:
         "1",
         "Threads that pass traffic on, from 2 on beside the one that does all else; auto: one for each core.",
     )
+    request_metrics: RequestMetrics = merged(
+        ValueType(read_request_metrics, "off|templates|SUBJECT"),
+        joined,
+        "Latency of requests in /metrics: off, by subject templates, or of these patterns.",
+    )
     buffers: int = setting(SIZE_ABOVE_ZERO, "256MiB", "Memory limit for the traffic of all connections.")
     drain: int = setting(DURATION, "30s", "Time that connections have to end after SIGTERM.")
     tls: TlsSettings = group(TlsSettings, "tls")
@@ -196,6 +203,8 @@ def run_settings(values: Mapping[str, Any]) -> RunSettings:
         given = replace(given, proxy=proxy_settings(values))
     with mistakes.noted():
         given = replace(given, admin=with_token(given.admin))
+    if given.proxy.request_metrics.on and given.admin.monitor is None:
+        mistakes.found.append("request-metrics has no effect without monitor, which serves /metrics")
     mistakes.refuse()
     return given
 

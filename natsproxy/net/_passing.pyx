@@ -43,6 +43,7 @@ cdef class Passing:
         """
         cdef Py_ssize_t at = 0, sent = 0, stop
         cdef bint whole = True
+        flow.watch.now = now
         if flow.missing:
             at = pass_open(self, flow, p, size, now)
             whole = at == size or flow.missing == 0

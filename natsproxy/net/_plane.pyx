@@ -55,6 +55,7 @@ from natsproxy.net._worker cimport Worker
 from natsproxy.rules.engine._decisions cimport Decisions
 from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport OPS_ROOM
+from natsproxy.wire._meter cimport NativeMeter
 from natsproxy.wire._table cimport ByteTable
 from natsproxy.wire._walk cimport Watch
 from natsproxy.wire.ops import Direction
@@ -184,6 +185,7 @@ cdef class Connection:
         cdef Watch *watch = &flow.watch
         cdef Interest interest
         cdef ByteTable sids, subjects, tallies, awaited
+        cdef NativeMeter meter
         cdef tuple kept
         self.plane.recall(self)
         flow.paused = pipe.full
@@ -207,13 +209,19 @@ cdef class Connection:
             tallies, awaited = scanner.tallies, scanner.awaited
             watch.sids, watch.subjects, watch.tallies = &sids.table, &subjects.table, &tallies.table
             watch.awaited = NULL if awaited is None else &awaited.table
+            meter = scanner.meter
+            watch.meter = NULL if meter is None else meter.meter
             # A changed frame is recorded here without the filter.
             if recording and not self.plane.passing.builder.keeps_everything():
                 decisions = None
             flow.decisions = NULL if decisions is None else <void *>decisions
+<<<<<<< HEAD
             # What counts over all connections is asked by one thread.
             flow.portable = flow.portable and (decisions is None or not decisions.per_proxy)
             kept = (interest, sids, subjects, tallies, awaited, decisions)
+=======
+            kept = (interest, sids, subjects, tallies, awaited, meter, decisions)
+>>>>>>> f86b86e9 (metrics: measure requests by subject and by user)
             if direction:
                 self.kept_s2c = kept
             else:

@@ -39,6 +39,7 @@ from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
 from natsproxy.protocol.info import Info
+from natsproxy.protocol.request_meter import RequestMeter
 from natsproxy.rules.interface import Chain
 from natsproxy.session.client_keys import ClientKeys
 from natsproxy.session.session import Session
@@ -62,7 +63,7 @@ class Connections:
     draining: those that have no server yet get none, because the drain would not end them.
     open: the number of those that have not ended; whoever accepts one counts it.  observe: takes the time
     (ns) of each step that a connection takes in Python.  layers: over the legs of new connections; None for
-    none.
+    none.  meter: of requests; None where they are not measured.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Connections:
         self.open = 0
         self.observe: Callable[[int], None] | None = None
         self.layers: Layers | None = None
+        self.meter: RequestMeter | None = settings.request_metrics.meter()
         self._settings = settings
         self._session_settings = SettingsOfSessions(settings)
         self._recording = recording
@@ -309,6 +311,7 @@ class Connections:
             now=accepted.opened,
             budget=self._budget,
             hooks=self._hooks,
+            meter=self.meter,
         )
 
     def _heard(self, conn: int, said: Info | str) -> None:

@@ -70,13 +70,17 @@ class Dialled(NamedTuple):
 
 
 class Dialer:
-    """Connects to servers, each time with the settings of a proxy."""
+    """Connects to servers, each time with the settings of a proxy.
+
+    expiries: when the certificate of a server expires, as its last TLS handshake has shown it (Unix seconds).
+    """
 
     def __init__(self, settings: ProxySettings, contexts: TlsContexts, shortage: Shortage) -> None:
         self._settings = settings
         self._longest = settings.connect_timeout / 1e9
         self._shortage = shortage
         self._contexts = contexts
+        self.expiries: BoundedDict[Endpoint, int] = BoundedDict()
         # Once it is known; the addresses behind a name may change for ever.
         self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
         self._gives_no_sign: BoundedDict[Endpoint, bool] = BoundedDict()  # see `_wait_for_sign`
@@ -188,7 +192,7 @@ class Dialer:
         said = greeting.partition(b"\n")[2]
         try:
             if not said:
-                await secured.handshake()
+                await self._handshake(endpoint, secured)
                 return secured
         except LegLost:
             said = secured.plain
@@ -202,8 +206,13 @@ class Dialer:
     async def _secured(self, endpoint: Endpoint, leg: AnyLeg) -> AnyLeg:
         """Return a leg with TLS.  Raises LegLost."""
         secured = self._tls_leg(endpoint, leg)
-        await secured.handshake()
+        await self._handshake(endpoint, secured)
         return secured
+
+    async def _handshake(self, endpoint: Endpoint, secured: TlsLeg) -> None:
+        await secured.handshake()
+        if (expiry := secured.peer_expiry) is not None:
+            self.expiries[endpoint] = expiry
 
     def _tls_leg(self, endpoint: Endpoint, leg: AnyLeg) -> TlsLeg:
         server = endpoint.server

@@ -302,6 +302,11 @@ class Proxy:
             self._contexts.load()
         return self._contexts.configured
 
+    @property
+    def certificate_expiries(self) -> Mapping[str, int]:
+        """When the certificates that the proxy shows expire (Unix seconds), by their settings."""
+        return self._contexts.expiries
+
     # -- connections
 
     def suspend(self, conn: int, on: bool = True) -> None:

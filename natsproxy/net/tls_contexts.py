@@ -13,17 +13,22 @@ from typing import Final
 from natsproxy.config.settings import ProxySettings
 from natsproxy.config.tls import TlsSettings, UpstreamTls
 from natsproxy.errors import ConfigError
+from natsproxy.net.certificates import file_expiry
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 class TlsContexts:
-    """The contexts of both legs.  Raises ConfigError for files that cannot be used."""
+    """The contexts of both legs.  Raises ConfigError for files that cannot be used.
+
+    expiries: when the certificates expire that we show (Unix seconds), by their settings.
+    """
 
     def __init__(self, settings: ProxySettings) -> None:
         self._settings = settings
         self._client_leg: ssl.SSLContext | None = None
         self._server_leg: ssl.SSLContext | None = None
+        self.expiries: dict[str, int] = {}
         self.load()
 
     @property
@@ -37,6 +42,9 @@ class TlsContexts:
         if self._settings.upstream_tls != UpstreamTls() or self._server_leg is not None:
             self._server_leg = for_server_legs(self._settings)
         self._client_leg = client_leg
+        shown = {"tls-cert": self._settings.tls.cert, "upstream-tls-cert": self._settings.upstream_tls.cert}
+        found = {name: file_expiry(path) for name, path in shown.items() if path is not None}
+        self.expiries = {name: time for name, time in found.items() if time is not None}
 
     @property
     def client_leg(self) -> ssl.SSLContext:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import trio
 
+from natsproxy.net.certificates import expiry
 from natsproxy.net.layered_leg import LayeredLeg
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.session.values import Certificate
@@ -335,6 +336,11 @@ class TlsLeg(LayeredLeg):
         """The version of TLS (`1.3`) and the name of the cipher suite; empty before the handshake."""
         cipher = self._ssl.cipher() if self.secured else None
         return ("", "") if cipher is None else ((self._ssl.version() or "").removeprefix("TLSv"), cipher[0])
+
+    @property
+    def peer_expiry(self) -> int | None:
+        """When the peer's certificate expires (Unix seconds); None before the handshake, and without one."""
+        return expiry(self._ssl.getpeercert(binary_form=True) or b"") if self.secured else None
 
     @property
     def certificate(self) -> Certificate:

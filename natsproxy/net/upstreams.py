@@ -50,13 +50,15 @@ def _nothing() -> None:
 class ServerState(NamedTuple):
     """The state of an endpoint that was dialled.  up: it has not failed since it last served.
 
-    name: as in log lines.  connected, failed: attempts by their outcome.
+    name: as in log lines.  connected, failed: attempts by their outcome.  expiry: of its certificate (Unix
+    seconds), None where it has shown none.
     """
 
     name: str
     up: bool
     connected: int
     failed: int
+    expiry: int | None
 
 
 class ClientLeft(Exception):
@@ -208,7 +210,11 @@ class Upstreams:
         """The states of the servers that were dialled."""
         for endpoint, dials in self._dials.items():
             yield ServerState(
-                str(endpoint), not self._health.fails(endpoint), dials["connected"], dials["failed"]
+                str(endpoint),
+                not self._health.fails(endpoint),
+                dials["connected"],
+                dials["failed"],
+                self._dialer.expiries.get(endpoint),
             )
 
     async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:

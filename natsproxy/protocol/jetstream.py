@@ -60,6 +60,18 @@ _OPTIONAL: Final = {b"DIRECT.GET": 1, b"CONSUMER.CREATE": 1}
 """
 
 
+class ApiForm(NamedTuple):
+    """The form of the calls of one verb.  names: that may come after it.  required: how many of them must."""
+
+    verb: bytes
+    names: tuple[str, ...]
+    required: int
+
+
+API_FORMS: Final = tuple(
+    ApiForm(verb, names, _OPTIONAL.get(verb, len(names))) for verb, names in _API.items()
+)
+"""The forms of all calls; a last name "filter" takes all tokens that are left."""
 API_VERBS: Final = tuple(verb.decode() for verb in _API)
 """The verbs of the API, as in its subjects: "STREAM.CREATE" and so on."""
 

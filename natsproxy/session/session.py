@@ -45,6 +45,7 @@ from natsproxy.protocol.errors import (
 )
 from natsproxy.protocol.info import Info, parse_info
 from natsproxy.protocol.jetstream import keeps_delivery
+from natsproxy.protocol.request_meter import RequestMeter
 from natsproxy.rules.interface import (
     BatchFunction,
     BatchResult,
@@ -139,7 +140,8 @@ class Session:
     suspended: messages are dropped.  paused_until: nothing is read until then (ns).  Both are an operator's.
 
     Of the arguments, record: whether records are made from the start.  budget: the memory that all
-    connections may hold.  hooks: the functions of the proxy that it calls.
+    connections may hold.  hooks: the functions of the proxy that it calls.  meter: of the requests of all
+    connections, None where they are not measured.
     """
 
     __slots__ = (
@@ -152,6 +154,7 @@ class Session:
         "_delayed_ends",
         "_hooks",
         "_login",
+        "_meter",
         "_rules_due",
         "_who",
         "_who_of",
@@ -194,6 +197,7 @@ class Session:
         now: int,
         budget: Budget | None = None,
         hooks: Hooks = Hooks(),  # noqa: B008 (it is immutable)
+        meter: RequestMeter | None = None,
     ) -> None:
         self.settings = settings
         self.conn = conn
@@ -217,6 +221,9 @@ class Session:
         context = PipeContext(settings, conn, record, budget or Budget(UNLIMITED), self.secrets, act)
         self.pipes = pipes = DirectionPipe(C2S, context), DirectionPipe(S2C, context)
         pipes[S2C].scanner.hold = settings.frame_hold_limit  # that of c2s: `_set_hold`
+        self._meter = None if meter is None else meter.client(conn)
+        for pipe in pipes:
+            pipe.scanner.meter = self._meter
         shut = settings.identity is not None and settings.identity.asks
         self.lifecycle = Lifecycle(conn, act, shut=shut)
         self.fences = Fences(pipes, self.lifecycle, settings.fence_timeout)
@@ -351,6 +358,14 @@ class Session:
             )
         return self._who
 
+    def _identify_requests(self) -> None:
+        """Measure the requests from now on, as those of the client, once the server has accepted its login.
+
+        Until then anybody can claim to be anybody and ask for anything, and would take the room of series.
+        """
+        if self._meter is not None and self.lifecycle.logged_in:
+            self._meter.identify(self.who.account, self.who.user)
+
     def verified_client(self) -> dict[str, str]:
         """Return who the client is, for records: only what is known and verified.
 
@@ -431,6 +446,8 @@ class Session:
         pipe.pending = False
         pipe.handled = 0
         pipe.in_bytes += len(data)
+        if self._meter is not None:
+            self._meter.now = now
         if self.lifecycle.phase is OVER or pipe.phase >= FIRST_STOPPED:
             return self.take_actions()
         # Only the first bytes of a client: later, the same bytes may be part of a payload.
@@ -991,6 +1008,7 @@ class Session:
         if first:
             self._login.greeted(self.info, frame.args, now)
         elif info.remote_account:  # rules may ask for it
+            self._identify_requests()
             self._bind(now)
         if not first and self.lifecycle.phase is Phase.CONNECTED:
             # A fence of ours provoked it: clients expect PONG first.
@@ -1043,6 +1061,7 @@ class Session:
         if self.lifecycle.phase is not Phase.CONNECTED:
             return
         self.lifecycle.step(PhaseEvent.PONG)
+        self._identify_requests()
         self.pipes[S2C].flush(now)
         for info, ordinal in self._login.held_infos():
             self._send_info(info, ordinal, now)

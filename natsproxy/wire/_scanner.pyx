@@ -15,6 +15,7 @@ from natsproxy.wire._interest cimport Interest
 from natsproxy.wire._line cimport (
     CONNECT, HMSG, HPUB, INFO, MSG, OK, OPS_ROOM, PING, PONG, PUB, SUB, UNSUB, Line, letter, read_line,
 )
+from natsproxy.wire._meter cimport NativeMeter
 from natsproxy.wire._table cimport ByteTable, Table
 from natsproxy.wire._walk cimport (
     AT_WANTED, AWAITED_FORGOTTEN, AWAITED_LONGEST, AWAITED_MOST, Message, Passed, Watch,
@@ -85,6 +86,10 @@ cdef int watch_of(self, Watch *watch) except -1:
     watch.wants = interest.by_op
     watch.sids, watch.subjects = _table(self.watch_sids), _table(self.watch_subjects)
     watch.tallies, watch.awaited = _table(self.tallies), _table(self.awaited)
+    watch.meter = NULL
+    cdef object meter = self.meter
+    if meter is not None:
+        watch.meter, watch.now = (<NativeMeter?>meter).meter, (<NativeMeter>meter).now
     return 0
 
 

@@ -69,6 +69,7 @@ class Scanner(Input):
         self.counts = [0] * len(OPS)
         self.tallies = self.Table()
         self.awaited: MutableMapping[bytes, int] | None = None
+        self.meter: awaited.Meter | None = None
         self.most = NO_LIMIT
         self.odd = False
         self.ordinal = 0
@@ -254,7 +255,7 @@ class Scanner(Input):
             if self.tallies and match[2] in self.tallies:
                 self.tallies[match[2]] += 1
             if self.awaited is not None:
-                awaited.update(self.awaited, self.direction, match[1], match[2])
+                awaited.update(self.awaited, self.direction, match[1], match[2], self.meter)
             frames += 1
             at = end
         self.counts[op] += frames
@@ -280,7 +281,7 @@ class Scanner(Input):
             if sid in self.tallies:
                 self.tallies[sid] += 1
             if self.awaited is not None:
-                awaited.update(self.awaited, self.direction, subject, reply)
+                awaited.update(self.awaited, self.direction, subject, reply, self.meter)
             self.counts[op] += 1
             into.append(Frame(buf, at, end, match.end(), op, subject, reply, sid, size=int(size)))
             at = end
@@ -332,7 +333,8 @@ class Scanner(Input):
         if sid in self.tallies and spec.payload and not frame.no_responders:
             self.tallies[sid] += 1
         if self.awaited is not None and spec.payload:
-            awaited.update(self.awaited, self.direction, subject, frame.reply)
+            reply, lost = frame.reply, frame.no_responders
+            awaited.update(self.awaited, self.direction, subject, reply, self.meter, no_responders=lost)
         return frame, bool(need) or missing > 0
 
     def _extent(self, start: int, line_end: int, head: int, size: int, need: int) -> tuple[int, int, bool]:

@@ -6,11 +6,12 @@ over frames until somebody does.  Whatever is no ordinary message (`_line.pxd`) 
 general path alone knows the whole grammar.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.string cimport memcmp, memset
 
 from natsproxy.wire._interest cimport Wants, need_of
 from natsproxy.wire._line cimport HMSG, HPUB, OK, OPS_ROOM, Line, message_op, number, read_line
+from natsproxy.wire._meter cimport Meter
 from natsproxy.wire._table cimport Entry, Table, table_find, table_oldest, table_put, table_remove
 
 cdef enum:
@@ -37,6 +38,8 @@ cdef struct Watch:
     const Table *subjects
     Table *tallies
     Table *awaited
+    Meter *meter                # is told of requests and of their answers; NULL: nobody is
+    int64_t now                 # ns, for the meter
 
 
 cdef struct Message:
@@ -103,18 +106,25 @@ cdef inline bint is_wanted(const unsigned char *p, const Watch *watch, const Mes
     )
 
 
-cdef inline void _note(Table *awaited, const unsigned char *subject, Py_ssize_t length, const unsigned char *reply, Py_ssize_t size) noexcept nogil:
+cdef inline void _note(const Watch *watch, const unsigned char *subject, Py_ssize_t length, const unsigned char *reply, Py_ssize_t size) noexcept nogil:
     """Note the reply subject of a request: `awaited.note`."""
-    cdef Py_ssize_t i
+    cdef Table *awaited = watch.awaited
+    cdef Py_ssize_t i, ticket = 0
+    cdef Entry *entry
     if size > AWAITED_LONGEST or (length >= 8 and memcmp(subject, b"$JS.ACK.", 8) == 0):
         return
     for i in range(length - 18):
         if subject[i] == 46 and memcmp(&subject[i], b".CONSUMER.MSG.NEXT.", 19) == 0:
             return
-    if awaited.count >= AWAITED_MOST and table_find(awaited, reply, size) == NULL:
+    entry = table_find(awaited, reply, size)
+    if entry == NULL and awaited.count >= AWAITED_MOST:
         for i in range(AWAITED_FORGOTTEN):
             table_remove(awaited, table_oldest(awaited))
-    table_put(awaited, reply, size, 0)  # without memory it is not awaited, as a forgotten one
+    if entry != NULL and entry.value:
+        return
+    if watch.meter != NULL:
+        ticket = watch.meter.requested(watch.meter, subject, length, watch.now)
+    table_put(awaited, reply, size, ticket)  # without memory it is not awaited, as a forgotten one
 
 
 cdef inline bint is_delivery(const unsigned char *p, const Message *message) noexcept nogil:
@@ -130,6 +140,7 @@ cdef inline void account(const unsigned char *p, const Watch *watch, const Messa
     cdef const Line *line = &message.line
     cdef Entry *entry
     cdef int reply = message.first_size - 1
+    cdef Py_ssize_t ticket
     if watch.s2c and watch.tallies != NULL and watch.tallies.count and is_delivery(p, message):
         entry = table_find(watch.tallies, &p[line.start[1]], line.stop[1] - line.start[1])
         if entry != NULL:
@@ -140,10 +151,13 @@ cdef inline void account(const unsigned char *p, const Watch *watch, const Messa
         if watch.awaited.count:
             entry = table_find(watch.awaited, &p[line.start[0]], line.stop[0] - line.start[0])
             if entry != NULL:
+                ticket = entry.value
                 table_remove(watch.awaited, entry)
+                if ticket and watch.meter != NULL:
+                    watch.meter.answered(watch.meter, ticket, watch.now, not is_delivery(p, message))
     elif message.has_reply:
         _note(
-            watch.awaited,
+            watch,
             &p[line.start[0]], line.stop[0] - line.start[0],
             &p[line.start[reply]], line.stop[reply] - line.start[reply],
         )

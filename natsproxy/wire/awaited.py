@@ -11,13 +11,17 @@ removed.  They differ where a rule rewrites reply subjects, and then an entry st
 
 Pulls and acknowledgements are not noted.  A pull may stay open for as long as its client likes, and its
 messages come on other subjects than its reply; a JetStream domain or an import may stand before its name.
+
+A meter may be told of each request as it is noted, and of its first answer.  The number that it gives for
+the request stays in the table meanwhile.  A request on a reply subject that is awaited already, for such a
+number, is the same request: a scanner may read a frame twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 from itertools import islice
-from typing import Final
+from typing import Final, Protocol
 
 from natsproxy.wire.ops import S2C, Direction
 
@@ -31,24 +35,50 @@ PULL: Final = b".CONSUMER.MSG.NEXT."
 ACK: Final = b"$JS.ACK."
 
 
+class Meter(Protocol):
+    """Measures the requests of one connection.  now: the time of the bytes that are scanned (ns)."""
+
+    now: int
+
+    def requested(self, subject: bytes) -> int:
+        """Take a request on a subject; return a number for its answer, 0 if that is of no interest."""
+        ...
+
+    def answered(self, ticket: int, *, no_responders: bool) -> None:
+        """Take the first answer to the request of that number; no_responders: it is the server's 503."""
+        ...
+
+
 def update(
-    awaited: MutableMapping[bytes, int], direction: Direction, subject: bytes, reply: bytes | None
+    awaited: MutableMapping[bytes, int],
+    direction: Direction,
+    subject: bytes,
+    reply: bytes | None,
+    meter: Meter | None = None,
+    *,
+    no_responders: bool = False,
 ) -> None:
     """Bring the table up to date with a message frame."""
     if direction == S2C:
-        awaited.pop(subject, None)
+        ticket = awaited.pop(subject, 0)
+        if ticket and meter is not None:
+            meter.answered(ticket, no_responders=no_responders)
     elif reply:
-        note(awaited, subject, reply)
+        note(awaited, subject, reply, meter)
 
 
-def note(awaited: MutableMapping[bytes, int], subject: bytes, reply: bytes) -> None:
+def note(
+    awaited: MutableMapping[bytes, int], subject: bytes, reply: bytes, meter: Meter | None = None
+) -> None:
     """Note the reply subject of a request, unless it is a pull or an acknowledgement."""
     # `_walk.pxd` has these lines in C.
     if len(reply) > LONGEST or subject.startswith(ACK) or PULL in subject:
         return
-    if len(awaited) >= MOST and reply not in awaited:
+    known = awaited.get(reply)
+    if known is None and len(awaited) >= MOST:
         forget(awaited)
-    awaited[reply] = 0
+    if not known:
+        awaited[reply] = 0 if meter is None else meter.requested(subject)
 
 
 def forget(awaited: MutableMapping[bytes, int]) -> None:

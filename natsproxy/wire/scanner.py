@@ -42,6 +42,7 @@ import os
 from collections.abc import Iterable, MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
+from natsproxy.wire.awaited import Meter
 from natsproxy.wire.frames import Frame, Need, Run, Segment
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import Direction
@@ -74,7 +75,8 @@ class ScannerLike(Protocol):
     counts: frames so far, by op (a list with an entry for each op), each from its whole control line on.
     tallies: the same by sid (s2c), for the sids that are in it; 503s without a reply do not count.
     awaited: the reply subjects of requests without an answer (`wire/awaited.py`), one table that the scanners
-    of both directions share; None: they are not tracked.
+    of both directions share; None: they are not tracked.  meter: is told of requests and of their answers, by
+    both; None: nobody is.
     most: the most frames of one run, or of one call of `more`.
     odd: True after a frame that a recorder must look at for secrets: on a subject of the system (`$SYS.`), or
     a PING, PONG or +OK with bytes behind it.
@@ -92,6 +94,7 @@ class ScannerLike(Protocol):
     counts: list[int]
     tallies: MutableMapping[bytes, int]
     awaited: MutableMapping[bytes, int] | None
+    meter: Meter | None
     most: int
     odd: bool
     ordinal: int

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -13,12 +15,16 @@ from pathlib import Path
 
 import nats
 import pytest
+from click.testing import CliRunner
+from nats.aio.msg import Msg
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
+from natsproxy.cli import main
 from natsproxy.net.arrivals import FIRST_LIMIT
 from natsproxy.testing import NatsServer
+from natsproxy.wire.scanner import COMPILED
 from tests.kit.process import ProxyProcess
 
 RULES = """
@@ -44,6 +50,7 @@ direction = "c2s"
 """
 OPEN = "application/openmetrics-text; version=1.0.0"
 MESSAGES = 10
+REQUESTS = 200
 
 
 @dataclass
@@ -165,3 +172,89 @@ def test_promtool_has_no_objection(url: str, tmp_path: Path) -> None:
         [promtool, "check", "metrics"], input=scrape(url).text, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+async def ask(port: int) -> float:
+    """Make requests of two users, and one that is refused its login; return the seconds of the slowest."""
+
+    async def answer(message: Msg) -> None:
+        await message.respond(b"yes")
+
+    slowest = 0.0
+    with socket.create_connection(("127.0.0.1", port), 10) as eve, eve.makefile("rb") as heard:
+        assert heard.readline().startswith(b"INFO")
+        eve.sendall(b'CONNECT {"user":"eve","pass":"no"}\r\nPUB eve.asks eve.hears 0\r\n\r\n')
+        assert b"-ERR" in heard.read()
+    ann, bob = [await nats.connect(f"nats://{name}:s3cret@127.0.0.1:{port}") for name in ("ann", "bob")]
+    try:
+        await bob.subscribe("orders.*.get", cb=answer)
+        await bob.flush()
+        for number in range(REQUESTS):
+            begun = time.perf_counter()
+            await ann.request(f"orders.{number}.get", b"")
+            slowest = max(slowest, time.perf_counter() - begun)
+        with pytest.raises(nats.errors.NoRespondersError):
+            await bob.request("nobody.here", b"", headers={"a": "b"})
+        await ann.publish("nobody.here", b"")  # no request
+        await ann.flush()
+    finally:
+        await ann.close()
+        await bob.close()
+    return slowest
+
+
+USERS = "authorization { users = [{user: ann, password: s3cret}, {user: bob, password: s3cret}] }"
+
+
+TEMPLATES = (("--request-metrics", "templates"), "orders.*.get", "nobody.here")
+
+
+@pytest.mark.parametrize(
+    ("flags", "orders", "nobody"),
+    [
+        TEMPLATES,
+        (("--request-metrics", "nobody.>", "--request-metrics", "*.*.get"), "*.*.get", "nobody.>"),
+        ((*TEMPLATES[0], "--threads", "2"), *TEMPLATES[1:]),
+    ],
+)
+def test_requests_are_measured_by_subject_and_by_user(
+    flags: tuple[str, ...], orders: str, nobody: str
+) -> None:
+    with (
+        NatsServer(config=USERS) as server,
+        ProxyProcess(f"nats://127.0.0.1:{server.port}", "--monitor", "127.0.0.1:0", *flags) as proxy,
+    ):
+        slowest = asyncio.run(ask(proxy.port))
+        url = proxy.wait_for(lambda line: line["event"] == "monitor listens")["url"]
+        ann = proxy.wait_for(lambda line: line["event"] == "closed" and line.get("user") == "ann")["conn"]
+        text = scrape(url, OPEN).text
+    families = list(open_families(text))  # type: ignore[no-untyped-call]
+    found = values(families)
+
+    def counted(name: str, label: int) -> dict[str, float]:
+        return {labels[label]: number for labels, number in found.items() if labels[0] == name}
+
+    assert counted("natsproxy_requests_total", 1) == {orders: REQUESTS, nobody: 1}
+    assert counted("natsproxy_requests_no_responders_total", 1) == {orders: 0, nobody: 1}
+    assert counted("natsproxy_request_seconds_count", 1) == {orders: REQUESTS, nobody: 0}
+    assert 0 < found["natsproxy_request_seconds_sum", orders] < REQUESTS * slowest
+    # Neither what is published without a reply subject, nor who was not let in.
+    assert counted("natsproxy_client_requests_total", 2) == {"ann": REQUESTS, "bob": 1}
+    assert found["natsproxy_client_request_seconds_count", "$G", "ann"] == REQUESTS
+    last = [one.exemplar for family in families for one in family.samples if one.exemplar]
+    assert last
+    assert {one.labels["connection"] for one in last} == {str(ann)}
+    assert all(one.value <= slowest for one in last)
+    if COMPILED:  # the requests themselves were no work for Python
+        assert found["natsproxy_python_step_seconds_count",] < REQUESTS
+
+
+def test_metrics_of_requests_need_a_port_that_shows_them() -> None:
+    done = CliRunner().invoke(
+        main, ["run", "--upstream", "nats://127.0.0.1:1", "--request-metrics", "templates", "--test"]
+    )
+    assert (done.exit_code, "request-metrics has no effect without monitor" in done.output) == (1, True)
+    for wrong, why in ((("off", "a"), "excludes any other value"), (("a..b",), "must be off, templates or")):
+        flags = [part for one in wrong for part in ("--request-metrics", one)]
+        done = CliRunner().invoke(main, ["run", "--upstream", "nats://127.0.0.1:1", *flags])
+        assert (done.exit_code, why in done.output) == (2, True)

@@ -275,6 +275,43 @@ def test_reply_subjects_are_awaited_until_the_first_message(twin: str, clauses: 
             assert [type(segment) for segment in segments] == [Run, Run]
 
 
+class Told:
+    """A meter that keeps what it is told, but for requests that are of no interest to it."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.requests: list[bytes] = []
+        self.answers: list[tuple[int, bool]] = []
+
+    def requested(self, subject: bytes) -> int:
+        if subject == b"no":
+            return 0
+        self.requests.append(subject)
+        return len(self.requests)
+
+    def answered(self, ticket: int, *, no_responders: bool) -> None:
+        self.answers.append((ticket, no_responders))
+
+
+def test_a_meter_is_told_of_each_request_once_and_of_its_first_answer() -> None:
+    """In the pure twin; `test_metrics.py` has the compiled one, whose meters are compiled."""
+    head = b" 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
+    sent = b"PUB a r.1 0\r\n\r\nPUB a r.1 0\r\n\r\nPUB no r.2 0\r\n\r\nPUB b 0\r\n\r\nPUB c r.3 0\r\n\r\n"
+    received = b"MSG r.1 1 0\r\n\r\nMSG r.1 1 0\r\n\r\nMSG r.2 1 0\r\n\r\nHMSG r.3 1" + head
+    for clauses in ((), ALL):
+        for step in (len(sent), 5):
+            meter, table = Told(), dict[bytes, int]()
+            for direction, data in ((C2S, sent), (S2C, received)):
+                scanner = _scanner_py.Scanner(direction, _interest_py.Interest(clauses))
+                scanner.awaited, scanner.meter = table, meter
+                for start in range(0, len(data), step):
+                    scanner.feed(data[start : start + step])
+                    while scanner.next() is not None:
+                        scanner.untake(scanner.more(3)[1:])
+            assert meter.requests == [b"a", b"c"]
+            assert meter.answers == [(1, False), (2, True)]
+
+
 @twins
 def test_a_full_table_of_awaited_answers_forgets_the_oldest(twin: str) -> None:
     scanner = TWINS[twin][1](C2S, TWINS[twin][0]())

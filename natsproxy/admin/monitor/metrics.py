@@ -1,13 +1,17 @@
 """/metrics: the statistics for Prometheus, as text or as OpenMetrics.
 
 Labels are bounded: ops, directions, legs, causes, outcomes and statuses are enumerations, and rules are the
-operator's.  An answer is made family by family, so that other tasks run in between.
+operator's; subjects and clients are those that `request_meter.py` tells apart.  An answer is made family by
+family, so that other tasks run in between.
+
+The buckets of request latency have exemplars in OpenMetrics: the number of the connection of the last request
+in the bucket, as log, `ctl` and captures have it, with its latency and the time of its answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -21,6 +25,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 
 from natsproxy import __version__
 from natsproxy.admin.monitor.process import resident_bytes
@@ -28,6 +33,7 @@ from natsproxy.admin.monitor.server import MonitoredServer
 from natsproxy.admin.slices import sliced
 from natsproxy.admin.statistics import BOUNDS, Durations
 from natsproxy.events import SHADOWED
+from natsproxy.protocol import request_meter
 from natsproxy.session.values import POINTS, Traffic
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import OPS
@@ -69,6 +75,7 @@ def _families(server: MonitoredServer, traffic: Traffic, subscriptions: int) -> 
     )
     yield from _connections(server, subscriptions)
     yield from _of_traffic(traffic)
+    yield from _requests(server)
     yield from _rules(server)
     yield from _own_time(server)
     yield from _recorder(server)
@@ -146,6 +153,68 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     yield _counters("natsproxy_bytes", "Bytes at the same four points.", sizes, "direction", "leg")
 
 
+def _requests(server: MonitoredServer) -> Iterator[Metric]:
+    meter = server.proxy.connections.meter
+    if meter is None:
+        return
+    epoch = server.statistics.epoch()
+    yield from _series("natsproxy_request", "subject", meter.subjects(), epoch, _subject, "subject")
+    yield from _series(
+        "natsproxy_client_request", "account and user", meter.clients(), epoch, _client, "account", "user"
+    )
+
+
+_Bucket = tuple[str, float] | tuple[str, float, Exemplar]
+_OTHERS: Final = "(others)"
+_MANY: Final = "; (others) are those beyond the first hundred"
+
+
+def _subject(key: bytes | None) -> tuple[str, ...]:
+    return (_OTHERS if key is None else key.decode("utf-8", "replace"),)
+
+
+def _client(key: bytes | None) -> tuple[str, ...]:
+    if key is None:
+        return _OTHERS, ""
+    account, _, user = key.decode("utf-8", "replace").partition("\0")
+    return account, user
+
+
+def _series(
+    name: str,
+    sort: str,
+    series: list[request_meter.Series],
+    epoch: int,
+    values: Callable[[bytes | None], tuple[str, ...]],
+    *labels: str,
+) -> Iterator[Metric]:
+    """Yield the families of the requests by one sort of key; values: those of the labels for a key."""
+    used = [one for one in series if one.requests]
+    made = {values(one.key): one.requests for one in used}
+    unserved = {values(one.key): one.no_responders for one in used}
+    yield _counters(f"{name}s", f"Requests by {sort}{_MANY}.", made, *labels)
+    yield _counters(f"{name}s_no_responders", f"Requests that nobody serves, by {sort}.", unserved, *labels)
+    text = f"Time from a request of a client to the server's answer, by {sort}."
+    latency = HistogramMetricFamily(f"{name}_seconds", text, labels=labels)
+    for one in used:
+        latency.add_metric(values(one.key), _buckets(one, epoch), one.total / SECOND)
+    yield latency
+
+
+def _buckets(series: request_meter.Series, epoch: int) -> list[_Bucket]:
+    found, so_far = list[_Bucket](), 0
+    for bound, bucket in zip((*request_meter.BOUNDS, None), series.buckets, strict=True):
+        so_far += bucket.requests
+        place = "+Inf" if bound is None else repr(bound / SECOND)
+        if bucket.requests:
+            at = (bucket.at + epoch) / SECOND
+            last = Exemplar({"connection": str(bucket.conn)}, bucket.latency / SECOND, at)
+            found.append((place, so_far, last))
+        else:
+            found.append((place, so_far))
+    return found
+
+
 def _rules(server: MonitoredServer) -> Iterator[Metric]:
     statistics = server.statistics
     firings = dict(statistics.firings)
@@ -214,6 +283,18 @@ def _others(server: MonitoredServer) -> Iterator[Metric]:
         {(one.name,): int(one.up) for one in servers},
         "server",
     )
+    yield _gauges(
+        "natsproxy_certificate_expiry_seconds",
+        "When a certificate of the proxy expires, in seconds since 1970.",
+        {(name,): time for name, time in _expiries(server)},
+        "certificate",
+    )
+    yield _gauges(
+        "natsproxy_server_certificate_expiry_seconds",
+        "When the certificate of a server expires, in seconds since 1970.",
+        {(one.name,): one.expiry for one in servers if one.expiry is not None},
+        "server",
+    )
     ready = proxy.unready is None
     yield _gauge("natsproxy_upstream_ready", "1 where the upstream has answered with its INFO.", ready)
     yield _counter("natsproxy_log_lines_lost", "Log lines that were dropped.", server.lost_lines())
@@ -223,6 +304,13 @@ def _others(server: MonitoredServer) -> Iterator[Metric]:
         for status, number in http.answers.items()
     }
     yield _counters("natsproxy_http_requests", "HTTP requests, by status.", answers, "server", "code")
+
+
+def _expiries(server: MonitoredServer) -> Iterator[tuple[str, int]]:
+    yield from server.proxy.certificate_expiries.items()
+    for title, http in server.servers.items():
+        if http.expiry is not None:
+            yield f"{title}-tls-cert", http.expiry
 
 
 def _process(server: MonitoredServer) -> Iterator[Metric]:

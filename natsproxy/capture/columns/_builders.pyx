@@ -12,7 +12,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memcmp, memcpy, memset
 
-from natsproxy.capture.columns._subjects cimport ack_template, digit, is_ascii, plain_template, upper
+from natsproxy.protocol._subjects cimport ack_template, digit, inbox_template, is_ascii, plain_template, upper
 from natsproxy.capture.format._items cimport TEXT_MAX
 
 from natsproxy.protocol.template import template
@@ -144,12 +144,7 @@ cdef class TextBuilder(ColumnBuilder):
             return self.add_bytes(<const char *>s, length)
         out = self.place(2 * length + 8)  # empty tokens of an inbox become `*`
         if length > 6 and memcmp(s, b"_INBOX.", 7) == 0:
-            memcpy(out, b"_INBOX", 6)
-            made = 6
-            for i in range(6, length):
-                if s[i] == 46:
-                    memcpy(&out[made], b".*", 2)
-                    made += 2
+            made = inbox_template(s, length, out)
         elif length > 7 and memcmp(s, b"$JS.ACK.", 8) == 0:
             made = ack_template(s, length, out)
         elif length < 4 or memcmp(s, b"$JS.", 4) != 0:

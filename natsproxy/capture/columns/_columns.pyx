@@ -21,7 +21,7 @@ from natsproxy.capture.columns._builders cimport (
     T_NS, TEMPLATE, TS, ColumnBuilder, NumberBuilder, TextBuilder,
 )
 from natsproxy.capture.columns._jetstream cimport KIND, KINDS_ROOM, Message, read_jetstream
-from natsproxy.capture.columns._subjects cimport digit, fits
+from natsproxy.protocol._subjects cimport digit, fits
 from natsproxy.capture.format._frames cimport (
     ARGS, BODY, HEADERS, QUEUE, REPLY, SID, SUBJECT, Row, read_frame, read_message,
 )

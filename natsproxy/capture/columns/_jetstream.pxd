@@ -8,7 +8,7 @@ For the rest it only reports that the Python code must read it.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
 
-from natsproxy.capture.columns._subjects cimport digit, lower, token_end, upper
+from natsproxy.protocol._subjects cimport digit, lower, token_end, upper
 from natsproxy.capture.format._frames cimport BODY, HEADERS, REPLY, SUBJECT, Row
 from natsproxy.capture.format._items cimport Span
 from natsproxy.wire._line cimport HMSG, HPUB, MSG, PUB

@@ -173,14 +173,9 @@ cdef inline Py_ssize_t plain_template(const unsigned char *s, Py_ssize_t length,
         behind = nuid
 
 
-cdef inline Py_ssize_t ack_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
-    """Write the template of an ack subject; 0 where the number of tokens is not that of one."""
-    cdef Py_ssize_t at = 0, stop, used = 0, count = 1, names, nth = 0, i
-    for i in range(length):
-        count += s[i] == 46
-    names = 2 if count == 9 else 4
-    if count != 9 and count < 11:
-        return 0
+cdef inline Py_ssize_t named_template(const unsigned char *s, Py_ssize_t length, int names, char *out) noexcept nogil:
+    """Write the template of a subject whose stream is token `names`, 2 or 4: of an ack, or of flow control."""
+    cdef Py_ssize_t at = 0, stop, used = 0, nth = 0
     while True:
         stop = token_end(s, at, length)
         if nth > names + 1 or (nth == 3 and names == 4) or (nth == names + 1 and is_consumer(&s[at], stop - at)):
@@ -195,6 +190,33 @@ cdef inline Py_ssize_t ack_template(const unsigned char *s, Py_ssize_t length, c
         used += 1
         at = stop + 1
         nth += 1
+
+
+cdef inline int token_count(const unsigned char *s, Py_ssize_t length) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef int count = 1
+    for i in range(length):
+        count += s[i] == 46
+    return count
+
+
+cdef inline Py_ssize_t ack_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
+    """Write the template of an ack subject; 0 where the number of tokens is not that of one."""
+    cdef int count = token_count(s, length)
+    if count != 9 and count < 11:
+        return 0
+    return named_template(s, length, 2 if count == 9 else 4, out)
+
+
+cdef inline Py_ssize_t inbox_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
+    """Write the template of a subject that begins with `_INBOX.`."""
+    cdef Py_ssize_t i, used = 6
+    memcpy(out, b"_INBOX", 6)
+    for i in range(6, length):
+        if s[i] == 46:
+            memcpy(&out[used], b".*", 2)
+            used += 2
+    return used
 
 
 cdef inline bint fits(const unsigned char *pattern, Py_ssize_t length, const unsigned char *s, Py_ssize_t n) noexcept nogil:
