@@ -50,8 +50,17 @@ class Connect(NamedTuple):
 
     @property
     def user_key(self) -> str:
-        """The same for keys: names in JWTs need not be unique."""
-        return self.user or self.nkey or self.jwt.key
+        """The same for keys, where names in JWTs are not unique; one key for all that name several users.
+
+        With a key for each combination a client would have as many as it likes.
+        """
+        named = [one for one in (self.user, self.nkey, self.jwt.key) if one]
+        return SEVERAL if len(named) > 1 else "".join(named)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """All the users that it names, by name or by public key; the server takes one of them."""
+        return tuple(filter(None, (self.user, self.nkey, self.jwt.name, self.jwt.key)))
 
     @property
     def claims_one_user(self) -> bool:
@@ -60,6 +69,7 @@ class Connect(NamedTuple):
 
 
 DEFAULTS: Final = Connect()
+SEVERAL: Final = "(several)"
 
 _KEPT: Final[dict[str, type]] = {
     "verbose": bool,

@@ -242,13 +242,13 @@ without = { X-Approved = "TICKET-*" }
     ),
     Recipe(
         "read-only",
-        "A client may read messages and streams, and publishes none of its own.",
+        "A user may read messages and streams, and publishes none of its own.",
         "Publishing gets a permissions violation; acks and all calls about JetStream consumers work.",
         """
 [[rules]]
 name = "read only"
 kind = "permissions"
-client = { name = "viewer*" }
+client = { user = "viewer*" }
 subscribe = ">"
 
 [rules.publish]
@@ -260,13 +260,13 @@ allow = [
     ),
     Recipe(
         "tenant-prefix",
-        "The subjects of a client stand below a prefix.",
+        "The subjects of a user stand below a prefix.",
         "The client works with its subjects as before; on the server each has the prefix, in streams too.",
         """
 [[rules]]
 name = "tenant a"
 kind = "rewrite"
-client = { name = "a-*" }
+client = { user = "a-*" }
 prefix = "tenant-a"
 jetstream = true
 """,

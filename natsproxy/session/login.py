@@ -26,6 +26,7 @@ from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS, Connect, parse_connect
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
 from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
+from natsproxy.protocol.jwt import NOBODY
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.fences import Fences
 from natsproxy.session.phase import Lifecycle, Phase, PhaseEvent, PipeEvent
@@ -123,8 +124,8 @@ class Login:
         if identity is None or not identity.logs_in:
             return connect
         if identity.clients == "users" and self._lifecycle.phase is not Phase.REFUSED:
-            return connect  # `_checks` is to come
-        return connect._replace(user=identity.user_of(certificate), nkey="")
+            return connect._replace(nkey="", jwt=NOBODY)  # `_checks` is to come
+        return connect._replace(user=identity.user_of(certificate), nkey="", jwt=NOBODY)
 
     def _checks(
         self, frame: Frame, ordinal: int, connect: Connect, certificate: Certificate, now: int

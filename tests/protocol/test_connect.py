@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproxy.protocol.connect import DEFAULTS, Connect, parse_connect, redact_connect
+from natsproxy.protocol.connect import DEFAULTS, SEVERAL, Connect, parse_connect, redact_connect
 from natsproxy.protocol.jwt import user_of
 from tests.kit.servers import NatsServer
 from tests.protocol.live import Client
@@ -179,6 +179,7 @@ def test_a_jwt_says_who_its_user_is() -> None:
     assert parse_connect(b'{"jwt":""}', first).who == ""
     assert parse_connect(b'{"user":"ann"}', first).who == "ann"
     assert not parse_connect(b'{"user":"ann"}', first).claims_one_user
+    assert {parse_connect(b'{"user":"%b"}' % name, first).user_key for name in (b"a", b"b")} == {SEVERAL}
 
 
 @given(

@@ -366,7 +366,7 @@ async def read_only(url: str, server: NatsServer) -> None:
     source = await stream(direct)
     await source.publish("orders.a", b"1")
     denied = Called()
-    nc = await nats.connect(url, name="viewer of orders", error_cb=denied.note)
+    nc = await nats.connect(url, user="viewer-1", password="x", error_cb=denied.note)
     js = nc.jetstream()
     reader = await js.pull_subscribe("orders.>", durable="reader")
     (message,) = await reader.fetch(1, timeout=5)
@@ -385,7 +385,7 @@ async def tenant_prefix(url: str, server: NatsServer) -> None:
     direct = await nats.connect(server.url)
     watched = await direct.subscribe("tenant-a.orders.>")
     await settle(direct)
-    nc = await nats.connect(url, name="a-1")
+    nc = await nats.connect(url, user="a-1", password="x")
     js = await stream(nc)
     await js.publish("orders.a", b"1")
     assert (await watched.next_msg(5)).subject == "tenant-a.orders.a"

@@ -15,10 +15,11 @@ from natsproxy import close_reasons
 from natsproxy.capture.format.records import Flags
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
-from natsproxy.protocol.credentials import Credentials, KeyPair
+from natsproxy.protocol.credentials import Credentials, KeyPair, read_credentials
 from natsproxy.session.login import clears_subscriptions, client_info, info_of, other_protocol, why_unusable
 from natsproxy.session.values import Certificate, Identity, SessionSettings
 from natsproxy.wire.ops import C2S, Op
+from tests.kit.accounts import Operator
 from tests.session.playbook import CONNECT, INFO, Playbook
 
 SEED = "SUAMLK2ZNL35WSMW37E7UD4VZ7ELPKW7DHC3BWBSD2GCZ7IUQQXZIORRBU"
@@ -252,10 +253,10 @@ def test_a_certificate_stands_for_the_first_of_its_names_that_is_a_user() -> Non
 def test_a_user_that_nobody_checks_is_nobody(clients: str) -> None:
     """Neither the proxy nor the server sees to it, so rules and the log must not go by it."""
     session = play(Identity(OWN, clients), certificate=Certificate("CN=ann")).client(
-        connect(user="admin", nkey="U")
+        connect(user="admin", nkey="U", jwt=read_credentials(Operator().creds("admin")).jwt)
     )
     assert session.to_server
-    assert session.session.connect.user == ""
+    assert session.session.connect.users == ()
     assert session.session.who.user == ""
 
 

@@ -112,8 +112,8 @@ SELECTOR: Final = (
         "client",
         _peer,
         ANYBODY,
-        "name, user (as CONNECT says it, unless the proxy checks its clients), account, lang, version, "
-        "address, tls_subject, server, ordinal",
+        "name, user (any that CONNECT names: user, nkey, name or key of a JWT; unless the proxy checks its "
+        "clients), account, lang, version, address, tls_subject, server, ordinal",
         'client = { name = "svc-*", address = "10.0.0.0/8" }',
     ),
 )

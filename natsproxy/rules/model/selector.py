@@ -44,8 +44,9 @@ SENDABLE: Final = (
 class Peer(NamedTuple):
     """Conditions on a connection; texts are shell patterns (`svc-*`), None for any.
 
-    user: the one that the proxy has authenticated; where it authenticates nobody, the one of CONNECT, which
-    the server may still refuse.  address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the
+    user: the one that the proxy has authenticated; where it authenticates nobody, any that CONNECT names
+    (user, nkey, name or key of the JWT), which the server may still refuse: a client gets rid of no rule by
+    naming another one as well.  address: an IP address or a network ("10.0.0.0/8").  tls_subject: of the
     client's certificate.  server: the name of its server, from INFO.  ordinal: the n-th connection that was
     accepted.
     """
@@ -69,9 +70,11 @@ class Peer(NamedTuple):
         if self.address is not None and not _in_network(view.address, self.address):
             return False
         client = view.connect
+        glob = self.user
+        if glob is not None and not any(fnmatchcase(user, glob) for user in client.users or ("",)):
+            return False
         wanted = (
             (client.name, self.name),
-            (client.user, self.user),
             (client.lang, self.lang),
             (client.version, self.version),
             (view.tls_subject, self.tls_subject),

@@ -6,6 +6,7 @@ import pytest
 
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.info import Info
+from natsproxy.protocol.jwt import JwtUser
 from natsproxy.rules.model.selector import ANYBODY, Peer
 from tests.rules.kit import FakeView, Wire
 
@@ -42,6 +43,23 @@ VIEW = FakeView(
 )
 def test_connections(peer: Peer, yes: bool) -> None:
     assert peer.admits(VIEW) is yes
+
+
+CLAIMS = Connect(user="root", nkey="UKEY", jwt=JwtUser("UJWT", "orders", "ACC"))
+
+
+@pytest.mark.parametrize(
+    ("glob", "yes"),
+    [("root", True), ("UKEY", True), ("UJWT", True), ("orders", True), ("ACC", False), ("", False)],
+)
+def test_a_user_is_any_that_the_client_names(glob: str, yes: bool) -> None:
+    """Else a client with a JWT would get rid of a rule about its user by naming another one."""
+    assert Peer(user=glob).admits(FakeView(connect=CLAIMS)) is yes
+
+
+def test_a_client_without_a_user() -> None:
+    nobody = FakeView(connect=Connect())
+    assert [Peer(user=glob).admits(nobody) for glob in ("*", "", "?*")] == [True, True, False]
 
 
 def test_an_ipv6_address_is_in_its_network() -> None:
