@@ -226,6 +226,12 @@ def test_a_payload_that_was_not_kept_cannot_be_told(tmp_path: Path) -> None:
     assert [ruling.verdict for ruling in one.rulings] == [CANNOT_TELL]
 
 
+def test_hours_are_those_of_the_recording(tmp_path: Path) -> None:
+    for hours, verdict in (("09:38-09:39", "drop"), ("09:39-09:38", "pass")):
+        rules = rule("drop", 'subject = "x"', f'hours = "{hours}"')
+        assert verdicts(tmp_path, rules, "a > PUB x\n  | y\n") == [f"1 PUB x: {verdict}"]
+
+
 def test_random_numbers_are_those_of_the_seed(tmp_path: Path) -> None:
     text = "".join(f"a > PUB x\n  | {number}\n" for number in range(40))
     rules = rule("drop", 'subject = "x"', "probability = 0.5")
