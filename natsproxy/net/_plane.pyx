@@ -215,13 +215,9 @@ cdef class Connection:
             if recording and not self.plane.passing.builder.keeps_everything():
                 decisions = None
             flow.decisions = NULL if decisions is None else <void *>decisions
-<<<<<<< HEAD
             # What counts over all connections is asked by one thread.
             flow.portable = flow.portable and (decisions is None or not decisions.per_proxy)
-            kept = (interest, sids, subjects, tallies, awaited, decisions)
-=======
             kept = (interest, sids, subjects, tallies, awaited, meter, decisions)
->>>>>>> f86b86e9 (metrics: measure requests by subject and by user)
             if direction:
                 self.kept_s2c = kept
             else:
