@@ -85,6 +85,7 @@ cdef struct Flow:
     unsigned char *tail
     Py_ssize_t tail_size
     Watch watch
+    int lot                     # frames with a decision that the session gets at a time
     void *decisions             # Decisions on frames that rules want, or NULL
     # The threads (`_worker.pyx`); what is true of a connection stands in both of its flows.
     bint portable               # a worker may serve it

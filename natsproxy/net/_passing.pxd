@@ -12,6 +12,7 @@ cdef class Passing:
     cdef uint64_t frames        # that were passed here
     cdef Flow *reports          # flows in which rules have acted
     cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
+    cdef bint known             # the frame at which `pass_on` stopped is of a key with a decision
     cdef void *unrecorded       # the Connection of a frame for whose record there was no memory, or NULL
     cdef Py_ssize_t open_room   # bytes that open frames may still take for their records
     cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here

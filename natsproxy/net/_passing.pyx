@@ -44,6 +44,7 @@ cdef class Passing:
         cdef Py_ssize_t at = 0, sent = 0, stop
         cdef bint whole = True
         flow.watch.now = now
+        self.known = False
         if flow.missing:
             at = pass_open(self, flow, p, size, now)
             whole = at == size or flow.missing == 0
@@ -98,6 +99,7 @@ cdef Py_ssize_t pass_frames(
             return at
         effect = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
         if effect == NULL:
+            passing.known = (<Decisions>flow.decisions).known
             return at
         apply(passing, flow, p, at, &passed.message, effect, now, sent)
         at = passed.message.end

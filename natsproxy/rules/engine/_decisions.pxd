@@ -32,8 +32,18 @@ cdef struct Effect:
     Text cause                  # for records
 
 
+cdef struct Test:
+    # The conditions of a selector that depend on the frame.
+    Py_ssize_t min_size         # of the payload
+    Py_ssize_t max_size         # -1: no such condition
+    Text header                 # a frame without these bytes in its headers is not selected; no bytes: any frame
+    bint status                 # nor is one whose header block has no status
+    bint python                 # whether a frame that meets these is selected, Python decides
+
+
 cdef struct Step:
     # The part of one rule.
+    Test test
     const GateTerms *gate
     const Prefix *numbers       # those that its gate draws from, or NULL
     Substream substream         # counts: NULL where the frames are of none
@@ -71,6 +81,7 @@ cdef class Decisions:
     cdef Py_ssize_t *latest     # by owner: the place in `applied` where its rewrites are counted, -1 for none
     cdef readonly Py_ssize_t decided
     cdef readonly bint per_proxy    # a gate looks at the counts of all connections
+    cdef bint known             # the last frame was of a key with a decision
     cdef list told
     cdef tuple prefixes
     cdef Text *prefix

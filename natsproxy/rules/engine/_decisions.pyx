@@ -9,9 +9,11 @@ Theory
    first, and then the frame is counted by all of them: nothing is counted of a frame that goes to Python, which asks
    the same gates and gets the same answers.  The first rule that acts says what is done; where C does not know
    that, Python decides.
-3. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
+3. A selector that looks at the frame is asked for each.  C rules out most frames: a header is not there where its
+   name is nowhere in the block.  Where it cannot, Python decides.
+4. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
    may change.
-4. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: each drop by itself,
+5. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: each drop by itself,
    rewrites as one with their number.
 """
 
@@ -54,6 +56,18 @@ cdef inline Text text_of(bytes data):
 
 cdef inline const Substream *substream_of(const Step *step) noexcept nogil:
     return NULL if step.substream.counts == NULL else <const Substream *>&step.substream
+
+
+cdef inline bint may_select(const Test *test, const unsigned char *p, const Message *message) noexcept nogil:
+    """False for a frame that a selector does not select; True for one that it selects, or may."""
+    cdef const unsigned char *head = &p[message.line.end]
+    if message.size < test.min_size or (test.max_size >= 0 and message.size > test.max_size):
+        return False
+    if test.header.size and not (message.head and holds(head, message.head, test.header.p, test.header.size)):
+        return False
+    return not test.status or (
+        message.head and (message.head < 10 or memcmp(head, b"NATS/1.0\r\n", 10) != 0)
+    )
 
 
 cdef class Decisions:
@@ -111,7 +125,7 @@ cdef class Decisions:
         cdef NativeGate gate = step.gate
         cdef NativeDice dice = step.dice
         cdef RecentCounts counts
-        cdef bytes digest, head = step.head or b"", cause = step.cause.encode()
+        cdef bytes digest, header = step.header, head = step.head or b"", cause = step.cause.encode()
         cdef Py_ssize_t room = 2 * self.step_room or 8
         cdef Step *made
         if self.step_count == self.step_room:
@@ -120,6 +134,10 @@ cdef class Decisions:
                 raise MemoryError
             self.steps, self.step_room = made, room
         made = &self.steps[self.step_count]
+        made.test.min_size = step.min_size
+        made.test.max_size = -1 if step.max_size is None else step.max_size
+        made.test.header = text_of(header)
+        made.test.status, made.test.python = step.status, step.unsure
         made.gate = &gate.terms
         made.numbers = NULL if dice is None else &dice.prefix
         made.substream.counts = NULL
@@ -135,7 +153,7 @@ cdef class Decisions:
         made.effect.cut = step.cut
         made.effect.head, made.effect.cause = text_of(head), text_of(cause)
         self.facts.append(step.fact)
-        self.kept.append((gate, dice, step.substream, head, cause))
+        self.kept.append((gate, dice, step.substream, header, head, cause))
         self.per_proxy |= gate.per_proxy
         self.step_count += 1
         return 0
@@ -218,7 +236,8 @@ cdef class Decisions:
         cdef int reply = message.first_size - 1, i
         cdef const Step *step
         cdef const Step *acts = NULL
-        cdef uint64_t passed = 0    # the steps whose gates let the frame through
+        cdef uint64_t selected = 0, passed = 0  # the steps that select the frame, and whose gates let it through
+        self.known = found != NULL
         if found == NULL:
             return NULL
         if found.unless.size and message.head and holds(&p[message.line.end], message.head, found.unless.p, found.unless.size):
@@ -229,6 +248,11 @@ cdef class Decisions:
             return NULL
         for i in range(found.steps):
             step = &self.steps[found.first + i]
+            if not may_select(&step.test, p, message):
+                continue
+            if step.test.python:
+                return NULL
+            selected |= <uint64_t>1 << i
             if lets_through(step.gate, step.numbers, substream_of(step), now):
                 passed |= <uint64_t>1 << i
                 if acts == NULL:
@@ -239,7 +263,8 @@ cdef class Decisions:
             return NULL
         for i in range(found.steps):
             step = &self.steps[found.first + i]
-            count_match(step.gate, substream_of(step), passed >> i & 1)
+            if selected >> i & 1:
+                count_match(step.gate, substream_of(step), passed >> i & 1)
         self.decided += 1
         return &PASSES if acts == NULL else <const Effect *>&acts.effect
 

@@ -3,19 +3,25 @@
 Theory
 1. A step says what one rule does with each frame of an op and a subject (s2c: and sid).  C asks its gate and
    counts its matches (`_decisions.pyx`); only where a rule acts otherwise than by a drop, Python decides.
-2. C gets what it knows.  A rule with a condition, a gate or an action that this module has never heard of has
+2. The conditions of a selector that depend on the frame are given to C as far as it can rule frames out by
+   them; where it cannot, Python decides.
+3. C gets what it knows.  A rule with a condition, a gate or an action that this module has never heard of has
    no step, and the frames that it selects go to Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from natsproxy.rules.interface import View
 from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule import Stage
 from natsproxy.rules.model.rule_state import RuleState
+from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.verdicts import Drop
+from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
 
 NOTHING: Final = ()
@@ -28,7 +34,9 @@ class Step(NamedTuple):
     gate: its compiled gate.  dice: the compiled numbers that this draws, if any; substream: the counts and
     the digest of the substream that it draws them from, if any.  owner: the batch that is told where the rule
     acts, with `fact`; None: Python decides there.  head: takes the place of the first `cut` bytes; None: the
-    frame is dropped.  cause: for records.
+    frame is dropped.  cause: for records.  min_size, max_size: of the payload, in bytes.  header: bytes that
+    its headers must hold.  status: these must have one.  unsure: Python decides whether a frame that meets
+    these conditions is selected.
     """
 
     gate: Any
@@ -39,6 +47,11 @@ class Step(NamedTuple):
     head: bytes | None = None
     cut: int = 0
     cause: str = ""
+    min_size: int = 0
+    max_size: int | None = None
+    header: bytes = b""
+    status: bool = False
+    unsure: bool = False
 
 
 class CompiledGates:
@@ -55,16 +68,17 @@ class CompiledGates:
             self._gates[key] = _compiled(state, direction)
         return self._gates[key]
 
-    def steps(
-        self, state: RuleState, direction: Direction, op: Op, subject: bytes, sid: bytes
-    ) -> Sequence[Step] | None:
-        """Return the step of a rule on the frames of a key, `NOTHING` for none, None where Python decides.
+    def steps(self, state: RuleState, direction: Direction, frame: Frame) -> Sequence[Step] | None:
+        """Return the step of a rule on frames like this; `NOTHING` for none, None where Python decides.
 
-        The owner and the fact of one that drops are for the caller to fill in.
+        Like this: of its op, subject and sid.  The caller fills in owner and fact of one that drops.
         """
         action, selector = state.action, state.rule.selector
-        if state.dynamic or selector.side == "server":
+        op, subject, sid = frame.op, frame.subject, frame.sid
+        if selector.side == "server" or not is_known(selector):
             return None
+        if not may_select(selector, frame, state.view):
+            return NOTHING
         static = action.static_decision(op, subject, sid, state.view)
         if action.stage in (Stage.PERMISSION, Stage.LIMIT):
             # It counts only the frames on which it acts.
@@ -75,7 +89,8 @@ class CompiledGates:
         gate = self.gate(state, direction)
         if gate is None:
             return None
-        return [Step(gate, *self._draws(state, direction, op, subject, sid))]
+        step = Step(gate, *self._draws(state, direction, op, subject, sid))
+        return [_with_conditions(step, selector) if state.dynamic else step]
 
     def _draws(
         self, state: RuleState, direction: Direction, op: Op, subject: bytes, sid: bytes
@@ -93,6 +108,33 @@ class CompiledGates:
         if key not in self._dice:
             self._dice[key] = _gates.NativeDice(state.random(direction).prefix)
         return self._dice[key], None
+
+
+def is_known(selector: Selector) -> bool:
+    """Tell whether a selector has no condition on the frame but those that this module knows."""
+    rest = replace(selector, queues=None, headers=(), statuses=(), min_size=0, max_size=None, role=None)
+    return type(selector) is Selector and not rest.dynamic
+
+
+def may_select(selector: Selector, frame: Frame, view: View) -> bool:
+    """Tell whether a selector may select any frame of the op, the subject and the sid of this one."""
+    role = selector.role
+    if role is not None and not role.on_subject(frame.subject):
+        return False
+    # The queue is that of the subscription: all frames of a key have the same.
+    return selector.queues is None or Selector(queues=selector.queues).admits(frame, view)
+
+
+def _with_conditions(step: Step, selector: Selector) -> Step:
+    """Return a step with the conditions on a frame as C asks them."""
+    role = selector.role
+    return step._replace(
+        min_size=selector.min_size,
+        max_size=selector.max_size,
+        header=selector.headers[0][0] + b":" if selector.headers else b"",
+        status=bool(selector.statuses) or (role is not None and role.by_status),
+        unsure=bool(selector.headers or selector.statuses) or (role is not None and not role.by_subject),
+    )
 
 
 def drops(state: RuleState, op: Op, subject: bytes, sid: bytes) -> bool:

@@ -331,7 +331,7 @@ class StaticDecisions:
         steps: list[Step] = []
         for place in self._index.candidates(direction, frame.op, frame.subject):
             state = self._states[self._index.rules[direction][place]]
-            found = self._compiled.steps(state, direction, frame.op, frame.subject, frame.sid)
+            found = self._compiled.steps(state, direction, frame)
             if found is None:
                 return None
             steps += found

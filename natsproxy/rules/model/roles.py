@@ -38,7 +38,7 @@ class Role:
 
     text: for people.  patterns: of its subject, None for any.  need: the part of the frame that `matches`
     reads.  example: a frame with the role, for `rules explain`.  requests, unless: patterns of the PUBs whose
-    answers it is about; None for roles without history.
+    answers it is about; None for roles without history.  by_status: no frame without a status has it.
     """
 
     name: str
@@ -51,6 +51,12 @@ class Role:
     example: bytes
     requests: tuple[bytes, ...] | None = None
     unless: tuple[bytes, ...] = ()
+    by_status: bool = False
+
+    @property
+    def by_subject(self) -> bool:
+        """True if op and subject alone decide."""
+        return self.matches is _any and self.requests is None
 
     def admits(self, frame: Frame) -> bool:
         """Tell whether a frame of its ops and direction has the role."""
@@ -196,6 +202,7 @@ _ROWS: Final = (
         Need.HEADERS,
         _status(100, b"Idle"),
         encode.msg(_INBOX, b"1", headers=build((), code=b"100", description=b"Idle Heartbeat")),
+        by_status=True,
     ),
     Role(
         "flow-control",
@@ -206,6 +213,7 @@ _ROWS: Final = (
         Need.HEADERS,
         _status(100, b"Flow"),
         encode.msg(_INBOX, b"1", headers=build((), code=b"100", description=b"FlowControl Request")),
+        by_status=True,
     ),
     Role(
         "no-responders",
@@ -216,6 +224,7 @@ _ROWS: Final = (
         Need.HEADERS,
         _status(503),
         encode.msg(_INBOX, b"1", headers=build((), code=b"503")),
+        by_status=True,
     ),
     Role(
         "publish-ack",
