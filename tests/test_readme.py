@@ -26,11 +26,12 @@ from click.testing import CliRunner
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.capture.text.writer import write_text
 from natsproxy.cli import main
+from natsproxy.protocol.credentials import KeyPair
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.units import MIB, parse_size
 from natsproxy.wire.ops import C2S, S2C
-from tests.kit.accounts import Operator
+from tests.kit.accounts import Operator, seed
 from tests.kit.captures import Scribe, write
 from tests.kit.documents import DOCUMENTS, ROOT, TEXT, blocks
 from tests.kit.process import ProxyProcess
@@ -132,6 +133,7 @@ def test_each_command_runs_as_printed(
             with (tmp_path / "traffic.nats.txt").open("wb") as text:
                 write_text(traffic, text)
     (tmp_path / "faults.toml").write_text(RULES[0])
+    (tmp_path / "signers.txt").write_text(f"# ours\n{KeyPair(seed('account')).public}\n")
     (tmp_path / "own.creds").write_text(Operator().creds("own"))
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
     (tmp_path / "users.toml").write_text(f'[[users]]\nuser = "ann"\npassword = "{hashed}"\n')

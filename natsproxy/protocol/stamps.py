@@ -46,7 +46,7 @@ _FOLD: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ_", b"abcdefghijklmno
 _LONG_S: Final = "\u017f".encode()
 """The one letter outside ASCII that folds to a letter of the prefix."""
 _HEAD: Final = re.compile(rb"NATS/1\.0(?:[ \t][^\r\n]*)?\r\n")
-_FOLDED: Final = re.compile(rb"(?:[ \t][^\n]*(?:\n|\Z))*")
+_FOLDED: Final = re.compile(rb"(?:[ \t][^\n]*(?:\n|\Z)){0,64}")
 _BLANK_LINE: Final = re.compile(rb"\n\r?\n")
 _PLAIN: Final = re.compile(rb"[!-$&-~]*")
 _SAFE: Final = "".join(chr(code) for code in range(0x21, 0x7F) if chr(code) != "%")
@@ -97,7 +97,8 @@ def stripped(block: bytes) -> bytes | None:
 def stamped(block: bytes, stamp: Mapping[str, str]) -> bytes | None:
     """Return a block, after `stripped`, with a stamp; `b""` becomes a whole one.
 
-    None for a block that does not begin with a version line: readers differ in what they make of it.
+    None for a block that does not begin with a version line, since readers differ in what they make of it,
+    and for one with more than 64 lines behind it that begin with a blank.
     """
     lines = "".join(f"{name}: {value}\r\n" for name, value in stamp.items()).encode()
     if not block:
@@ -107,6 +108,8 @@ def stamped(block: bytes, stamp: Mapping[str, str]) -> bytes | None:
         return None
     folded = _FOLDED.match(block, head.end())
     rest = block[head.end() if folded is None else folded.end() :]
+    if rest.startswith((b" ", b"\t")):
+        return None
     return head[0] + lines + (rest or CRLF)
 
 

@@ -337,6 +337,17 @@ messages = "20/s"
 """,
     ),
     Recipe(
+        "verified-sender",
+        "Messages say who published them.",
+        "Receivers find the user in Nats-Sender-User if its login was verified; no client can write that.",
+        """
+[[rules]]
+name = "verified sender"
+kind = "stamp"
+facts = ["user", "account"]
+""",
+    ),
+    Recipe(
         "no-claimed-identity",
         "Clients cannot claim to be somebody else in Nats-Request-Info (CVE-2026-33223).",
         "Messages lose that header, with which servers say who asks a service; all others are kept.",

@@ -38,6 +38,7 @@ from natsproxy.rules.kinds import KINDS
 from tests.kit.accounts import seed
 from tests.kit.authority import Authority
 from tests.kit.clients import settle
+from tests.kit.documents import blocks
 from tests.kit.go import MISSING, built, has_go
 from tests.kit.node import node_path
 from tests.kit.process import ProxyProcess
@@ -418,3 +419,83 @@ def test_a_reload_takes_the_new_key_and_shows_neither(tmp_path: Path) -> None:
     assert str(file) in shown
     for text in (log, shown, rows.output):
         assert not any(one[2:] in text for one in secrets)
+
+
+# -- the functions that the guide prints
+
+
+def program_of_guide(language: str, name: str) -> str:
+    """Return a program of the guide."""
+    (text,) = (block for block in blocks(language) if block.partition("\n")[0][2:].strip() == name)
+    return text
+
+
+@pytest.mark.parametrize("language", ["python", "js"])
+async def test_the_guide_checks_signatures(tmp_path: Path, language: str) -> None:
+    """A message as it was published counts; a changed one, one of another key and one without do not."""
+    secret = seed("account")
+    public = KeyPair(secret).public
+    (tmp_path / "stamp.nk").write_text(secret)
+    (tmp_path / "sender.js").write_text(program_of_guide("js", "sender.js"))
+    headers = {"Nats-Msg-Id": "\u00e9 7", "A": "b"}
+    found: dict[str, Any] = {}
+
+    async def publish(place: Place) -> None:
+        client = await nats.connect(place.url, user="ann", password="a-pw")
+        direct = await nats.connect(f"nats://127.0.0.1:{place.server.port}")
+        seen = await client.subscribe("s.>")
+        await client.publish("s.good", b"one", headers=headers)
+        good = await seen.next_msg(LIMIT)
+        await client.publish("s.plain", b"one")
+        await direct.publish("s.none", b"one", headers={"Nats-Sender-User": "ann"})
+        assert good.headers is not None
+        for name, body, more in (
+            ("body", b"two", {}),
+            ("user", b"one", {stamps.USER: "root"}),
+            ("named", b"one", {"Nats-Msg-Id": "8"}),
+            ("more", b"one", {"nats-sender-client": "root"}),
+            ("key", b"one", {stamps.KEY: KeyPair(seed()).public}),
+            ("moved", b"one", {}),
+        ):
+            await direct.publish(f"s.{name}", body, headers={**good.headers, **more})
+        await client.flush()
+        await client.close()
+        await direct.close()
+
+    async def read(place: Place) -> None:
+        names: dict[str, Any] = {}
+        exec(program_of_guide("python", "sender.py"), names)
+        reader = await nats.connect(f"nats://127.0.0.1:{place.server.port}")
+        taken = await reader.subscribe("s.>")
+        await settle(reader)
+        await publish(place)
+        for _ in range(9):
+            message = await taken.next_msg(LIMIT)
+            try:
+                found[message.subject] = names["sender"](message, {public})
+            except ValueError as error:
+                found[message.subject] = str(error)
+        await reader.close()
+
+    def work(place: Place) -> None:
+        if language == "python":
+            asyncio.run(read(place))
+            return
+        url = f"nats://127.0.0.1:{place.server.port}"
+        program = ["env", f"NODE_PATH={node_path()}", "node", str(PROGRAMS / "check_sender.js")]
+        found.update(
+            read_by([*program, url, "9", str(tmp_path), public], lambda: asyncio.run(publish(place)))
+        )
+
+    rules = rule(f'key = "{tmp_path / "stamp.nk"}"', 'sign_headers = ["Nats-Msg-Id", "B"]')
+    await beside(tmp_path, rules, work)
+    for name in ("s.good", "s.plain"):
+        said = found.pop(name)
+        assert (said["nats-sender-user"], said["nats-sender-subject"]) == ("ann", name)
+    changed, unknown = "it is not the message that was signed", "no signer that we know says who published it"
+    assert found == {
+        "s.none": unknown,
+        "s.key": unknown,
+        **dict.fromkeys(("s.body", "s.user", "s.named", "s.more"), changed),
+        "s.moved": "it was published to another subject",
+    }

@@ -38,6 +38,11 @@ ProgramInTime = Callable[[str, NatsServer, Jump], Awaitable[None]]
 PROGRAMS: dict[str, Program] = {}
 IN_TIME: dict[str, ProgramInTime] = {}
 """The programs by the names of recipes.  They get the proxy's URL and the server; some move the clock."""
+USERS = """
+authorization { users: [ { user: "ann", password: "a-pw" }, { user: "guest", password: "g-pw" } ] }
+no_auth_user: guest
+"""
+"""For the recipe that is about them."""
 QUICK: dict[str, Any] = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": 100}
 
 
@@ -282,7 +287,8 @@ async def thin_line(url: str, server: NatsServer, jump: Jump) -> None:
 
 async def run(name: str, program: Program) -> None:
     """Run a program through the proxy with a recipe, and tell whether each of its rules has fired."""
-    with NatsServer('write_deadline: "200ms"\nmax_pending: 4MB', jetstream=True) as server:
+    more = USERS if name == "verified-sender" else ""
+    with NatsServer(f'write_deadline: "200ms"\nmax_pending: 4MB\n{more}', jetstream=True) as server:
 
         async def with_server(url: str) -> None:
             await program(url, server)
@@ -451,6 +457,24 @@ async def publish_rate(url: str, server: NatsServer) -> None:
 
 
 @recipe
+async def verified_sender(url: str, server: NatsServer) -> None:
+    direct = await nats.connect(server.url)
+    sub = await direct.subscribe("orders.>")
+    await settle(direct)
+    forged = {"Nats-Sender-User": "root", "A": "b"}
+    for login in ({"user": "ann", "password": "a-pw"}, {}):
+        nc = await nats.connect(url, **login)
+        await nc.publish("orders.a", b"", headers=forged)
+        await nc.close()
+    own = {"Nats-Sender-User": "ann", "Nats-Sender-Account": "$G", "Nats-Sender-By": "server"}
+    assert (await sub.next_msg(5)).headers == {**own, "A": "b"}
+    assert (await sub.next_msg(5)).headers == {"A": "b"}
+    await direct.publish("orders.a", b"", headers=forged)
+    assert (await sub.next_msg(5)).headers == forged
+    await direct.close()
+
+
+@recipe
 async def no_claimed_identity(url: str, server: NatsServer) -> None:
     direct = await nats.connect(server.url)
     sub = await direct.subscribe("who")
@@ -503,5 +527,5 @@ def test_a_recipe_is_a_rules_file() -> None:
         assert load(one.text, KINDS), name
         assert one.text.startswith(f"# {one.title}\n# {one.sees}\n\n[[rules]]\n")
         assert all(len(line) <= 110 for line in one.text.splitlines())
-    assert len(COOKBOOK) == 26
+    assert len(COOKBOOK) == 27
     assert PROGRAMS.keys() ^ IN_TIME.keys() == COOKBOOK.keys()

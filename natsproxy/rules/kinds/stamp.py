@@ -145,7 +145,7 @@ class Stamping(Action):
             stamp = self._sign(self._key, stamp, frame, named, self._unix(hit.now))
         headers = stamps.stamped(clean, stamp)
         if headers is None:
-            return self._refuse(frame, "its header block does not begin with NATS/1.0")
+            return self._refuse(frame, "its header block does not begin as one does")
         most = view.info.max_payload
         if 0 < most < len(headers) + len(frame.body):
             self.label = "close"
