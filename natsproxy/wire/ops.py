@@ -56,7 +56,7 @@ class Op(IntEnum):
     @property
     def label(self) -> str:
         """The op as it is written on the wire: `"PUB"`, `"+OK"`, `"-ERR"`."""
-        return OPS[self].token.decode()
+        return LABELS[self]
 
     @property
     def bit(self) -> int:
@@ -117,6 +117,8 @@ OPS: Final[tuple[OpSpec, ...]] = (
 
 Any text may follow PING, PONG and +OK up to the LF, without a limit, and the server ignores it.
 """
+LABELS: Final = tuple(spec.token.decode() for spec in OPS)
+"""The ops as they are written on the wire, indexed by `Op`."""
 
 _HEADED: Final = {Op.PUB: Op.HPUB, Op.MSG: Op.HMSG}
 _BARE: Final = {headed: bare for bare, headed in _HEADED.items()}

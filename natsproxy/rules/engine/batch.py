@@ -18,9 +18,8 @@ from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule_state import RuleState, subject_text
 from natsproxy.rules.model.verdicts import Drop, Hold
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, OPS, Direction
+from natsproxy.wire.ops import C2S, LABELS, Direction
 
-LABELS: Final = tuple(spec.token.decode() for spec in OPS)  # by op
 REWRITE_CAUSE: Final = "rewrite"
 """The cause of rewritten frames, in records."""
 

@@ -135,10 +135,13 @@ class RuleIndex:
 
     def candidates(self, direction: Direction, op: Op, subject: bytes) -> tuple[int, ...]:
         """Return the places of the rules that op and subject select, in order."""
+        table = self._tables[direction][op]
+        if table.simple:
+            return table.any_subject
         cache = self._caches[direction]
         found = cache.get((op, subject))
         if found is None:
-            found = store(cache, (op, subject), self._tables[direction][op].find(subject), len(subject))
+            found = store(cache, (op, subject), table.find(subject), len(subject))
         return found
 
     @property

@@ -25,7 +25,7 @@ from natsproxy.events import Firing
 from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
-from natsproxy.rules.engine.batch import LABELS, REWRITE_CAUSE, PassingBatch, RewritingBatch, VerdictBatch
+from natsproxy.rules.engine.batch import REWRITE_CAUSE, PassingBatch, RewritingBatch, VerdictBatch
 from natsproxy.rules.engine.native_steps import CompiledGates, Step, drops
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchFunction, BatchResult, View
@@ -36,7 +36,7 @@ from natsproxy.rules.model.verdicts import Drop, Hold
 from natsproxy.rules.rewriting.frames import rewritten_subscription
 from natsproxy.rules.rewriting.subjects import Rewritten, SubjectRewriter
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, OPS, S2C, Direction, Op
+from natsproxy.wire.ops import C2S, LABELS, OPS, S2C, Direction, Op
 
 BASE_ENTRIES: Final = 32
 MAX_ENTRIES: Final = 1024
@@ -176,6 +176,7 @@ class StaticDecisions:
             tuple[object, ...], UnchangedDecision
         ] = {}  # each once: they are compared by identity
         self._compiled = CompiledGates()
+        self._passes = self._decision(self._passing)  # of nearly all frames that no rule selects
         self._rewriting: dict[tuple[Direction, Rule], RewritingBatch] = {}
         self._acting: dict[tuple[Direction, Rule], VerdictBatch] = {}
         self._rewrites_reply: tuple[Callable[[bytes], bool] | None, ...] = (None, None)
@@ -411,7 +412,7 @@ class StaticDecisions:
         if batch is None:
             made = RewritingBatch(self._states[target.rule], direction)
             batch = self._rewriting[direction, target.rule] = made
-        verb = frame.op.label.encode() + b" "
+        verb = OPS[frame.op].token + b" "
         at = len(verb)
         return RewritingDecision(
             batch, unless, verb + target.subject, at + len(frame.subject), at, frame.subject, target.subject
@@ -423,7 +424,10 @@ class StaticDecisions:
         """Return the decision of the rules other than rewriting on the frames of a subject."""
         acting: VerdictBatch | None = None
         unless, admits = self._unless(direction, frame.op), None
-        for place in self._index.candidates(direction, frame.op, subject):
+        places = self._index.candidates(direction, frame.op, subject)
+        if not places and not unless:
+            return self._passes
+        for place in places:
             state = self._states[self._index.rules[direction][place]]
             static = state.action.static_decision(frame.op, subject, frame.sid, self._view)
             if static is None or state.dynamic or state.rule.selector.side == "server":

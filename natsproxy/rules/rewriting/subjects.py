@@ -69,6 +69,8 @@ class Rewriting(Action):
         self.transform: SubjectTransform | None = mapping.only if two_way else None
         self.inverse = self.transform.inverse() if self.transform is not None else None
         self.first = mapping.source.partition(b".")[0]
+        self._reserved = RESERVED - {self.first}
+        self._excluded = (*STATEFUL, *(token + b"." for token in self._reserved))
 
     def clauses(self, selector: Selector) -> tuple[tuple[Direction, Clause], ...]:
         """Return nothing: the rewriter makes the clauses of all rewrite rules together."""
@@ -76,10 +78,7 @@ class Rewriting(Action):
 
     def excludes(self, subject: bytes) -> bool:
         """Tell whether the rule leaves a client's subject alone although its source covers it."""
-        first = subject.partition(b".")[0]
-        if first in RESERVED and first != self.first:
-            return True
-        if subject.startswith(STATEFUL):
+        if subject.startswith(self._excluded) or subject in self._reserved:
             return True
         return bool(self.keep) and any(match(subject) for match in self.keep)
 
