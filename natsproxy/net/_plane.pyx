@@ -62,7 +62,7 @@ from natsproxy.wire.ops import Direction
 
 cdef enum:
     LOOK = 200000           # ns between two looks at the loop's epoll
-    LINGER = 1000000        # ns to wait for bytes
+    WAIT = 1000000          # ns to wait for bytes, at most
     RATE = 1000000000       # ns between two looks at the bytes of workers, at least
     WORKERS = 64            # at most
     LOT = 1024
@@ -471,7 +471,7 @@ cdef class Plane:
         cdef Leg *leg
         self.recall(connection)
         if connection.flows[0].home:
-            (<Worker>self.each[connection.flows[0].home - 1]).settle(-1)
+            (<Worker>self.each[connection.flows[0].home - 1]).count_homes(-1)
         for i in range(2):
             leg = &connection.legs[i]
             epoll_ctl(self.fd, EPOLL_CTL_DEL, leg.fd, NULL)
@@ -631,7 +631,7 @@ cdef class Plane:
                 bytes_of == least and (<Worker>self.each[i]).homes < (<Worker>self.each[best]).homes
             ):
                 best, least = i, bytes_of
-        (<Worker>self.each[best]).settle(1)
+        (<Worker>self.each[best]).count_homes(1)
         return best + 1
 
     # -- the step
@@ -677,7 +677,7 @@ cdef class Plane:
             if self.ready.first == NULL:
                 if self.called:
                     return MORE
-                if poll_ns(fds, 2, max(0, min(LINGER, last - monotonic()))) <= 0:
+                if poll_ns(fds, 2, max(0, min(WAIT, last - monotonic()))) <= 0:
                     return IDLE  # nothing for that time, or a signal
                 if fds[1].revents:
                     return LOOP

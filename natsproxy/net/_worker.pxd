@@ -40,7 +40,7 @@ cdef class Worker:
     cdef void detach(self, Flow *c2s) noexcept nogil
     cdef void make_ready(self, Flow *flow) noexcept nogil
     cdef void nudge(self) noexcept nogil
-    cdef void settle(self, int by) noexcept nogil
+    cdef void count_homes(self, int by) noexcept nogil
     cdef void look(self, int64_t since) noexcept nogil
 
     cdef void _loop(self) noexcept nogil

@@ -162,8 +162,8 @@ cdef class Worker:
         """Wake the worker."""
         eventfd_write(self.wake, 1)
 
-    cdef void settle(self, int by) noexcept nogil:
-        """Count connections that have their home here."""
+    cdef void count_homes(self, int by) noexcept nogil:
+        """Add to the number of connections that have their home here."""
         self.homes += by
         if by > 0:
             self.fresh += by

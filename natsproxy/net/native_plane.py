@@ -1,9 +1,9 @@
 """The native plane on trio: one task steps it, and goes back to trio only where trio has something to do.
 
 A step goes on while trio has nothing to do (`idle_loop.py`).  It looks at trio's own epoll every 200 µs, and
-while it *lingers*: waits up to a millisecond for bytes.  After a long round of trio's other tasks, such as
-hundreds that open connections, a step takes as long as that round, without a look: else the connections that
-are open would starve.
+while it waits for bytes, a millisecond at most.  After a long round of trio's other tasks, such as hundreds
+that open connections, a step takes as long as that round, without a look: else the connections that are open
+would starve.
 """
 
 from __future__ import annotations
