@@ -233,6 +233,6 @@ async def _run(
             with trio.move_on_after(limit) as scope:
                 outcome.code = await run_program(outcome.command, environment)
         outcome.late = scope.cancelled_caught
-        await cassette.settle()
+        await cassette.wait_for_clients()
         if mode != "none" and (outcome.code != 0 or outcome.hollow()):
             cassette.discard()

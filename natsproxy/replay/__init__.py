@@ -1,6 +1,6 @@
 """Replay of captures: play the server to clients, play the clients to a server, compare two captures.
 
-A capture flows in; live traffic, a report or a longer capture flows out.  `conversation/` reads a capture as
+In: a capture.  Out: live traffic, a report or a longer capture.  `conversation/` reads a capture as
 exchanges.  `server_playback/` stands in for the server, `client_playback/` for the clients; they import
 nothing from each other.  `diff/` compares two captures, `cassette/` records and replays for tests.
 

@@ -14,4 +14,4 @@ class ServerLost(ReplayError):
 
 
 class Stalled(ReplayError):
-    """Nothing happened within the time-out; the text names the frame that was awaited."""
+    """No traffic within the time-out; the text names the awaited frame."""

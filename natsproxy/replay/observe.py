@@ -30,11 +30,11 @@ async def observe(
 ) -> AsyncIterator[Proxy]:
     """Record the traffic to `upstream` while the block runs; yield the proxy, which listens already.
 
-    The capture is one file, and whole after the block.  options: of a cassette, kept in it; their filters
-    act.  Raises ConfigError or CaptureError where recording cannot begin, and CaptureError where the disk did
-    not take all of it.
+    The capture is one file, complete after the block.  options: of a cassette; they are stored in it, and
+    their filters apply.  Raises ConfigError or CaptureError if recording cannot begin, and CaptureError if
+    the disk could not take all of it.
     """
-    # One file without gaps: a comparison needs every frame, and nobody is in a hurry here.
+    # One file without gaps: a comparison needs every frame, so recording may slow the traffic down.
     record = RecordSettings(
         path,
         rotate_size=0,

@@ -1,10 +1,10 @@
-"""The receipt of a run against cassettes: a file that proves what was served, and a line for people.
+"""The receipt of a run against cassettes: a JSON file of what was served, and a summary line.
 
     receipt = Receipt("cassette run", command, exit_code=0, uses=(use,), ...)
     receipt.write(path)
 
-It holds counts, names and hashes: no payload, no header, no subject beyond its template, no password.  Light:
-the pytest plugin imports it in every run.
+It holds counts, names and hashes: no payload, no header, no subject beyond its template, no password.  It
+imports little, as the pytest plugin loads it in every run.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from natsproxy.protocol.redaction import CONNECT_SECRETS, without_seeds
 from natsproxy.units import parse_version
 
 SCHEMA: Final = 1
-"""The version of the file's form: a greater one may have lost members that this one has."""
+"""The version of the file's form: a later one may lack members of this one."""
 SUFFIX: Final = ".receipt.json"
 SUBJECTS: Final = 100
-"""Subject templates that a receipt lists; the others are one sum."""
+"""The most subject templates in a receipt; the others are summed up in one."""
 _KEPT: Final = 20  # failures of one cassette
 _COUNTS: Final = ("served", "missed", "unused", "repeated", "learned")
 _WORDS: Final = 100  # arguments of a program
@@ -47,10 +47,10 @@ _WE_FAILED: Final = "natsproxy"
 
 @dataclass(frozen=True, slots=True)
 class SubjectCount:
-    """The client frames of one subject template; of others, beyond those that are listed, together.
+    """The client frames of one subject template, or of all those that are not listed.
 
-    served: recorded ones that clients sent.  missed: sent, and never recorded.  unused: recorded, and sent by
-    no client.  repeated: polls that came more often, and got an earlier answer again.
+    served: recorded, and sent by a client.  missed: sent, but never recorded.  unused: recorded, but sent by
+    no client.  repeated: polls beyond the recorded ones, which got an earlier answer again.
     """
 
     subject: str
@@ -64,16 +64,16 @@ class SubjectCount:
 class CassetteUsed:
     """One use of a cassette, by a run or by a test.
 
-    runs: the number of uses, where a cassette was played again and again and this is the sum of them.
+    runs: the number of uses that this is the sum of, if the cassette was played several times.
 
     mode, strict, options: those in force; the mode of `replay to-client` is its `--unrecorded`.  played: it
-    was played, not recorded.  sha256: of the file, as it was played, or when it was recorded; changed: it is
-    another one after the play.  recorded_by: versions of its recorders.
+    was played, not recorded.  sha256: of the file as it was played, or after it was recorded; changed: the
+    file has changed since it was played.  recorded_by: the natsproxy versions of its recorders.
 
-    connections, recorded: those that the capture holds, the latter frames of clients; whole: they were
-    counted to the end.  exempt: recorded frames that were not sent, and that nobody misses.  clients: those
-    that connected; left_behind: those that stayed when the program had ended.  undelivered: answers whose
-    client had left.  added: frames that were added to the cassette.  reached_server: a frame went to a real
+    connections, recorded: the connections and client frames in the capture; whole: all were counted.
+    exempt: recorded frames that were not sent and are not required.  clients: the number that connected;
+    left_behind: those still connected when the program had ended.  undelivered: answers whose client had
+    disconnected.  added: frames that were added to the cassette.  reached_server: a frame went to a real
     server.
     """
 
@@ -126,7 +126,7 @@ class CassetteUsed:
 
 
 def joined(one: CassetteUsed, other: CassetteUsed) -> CassetteUsed:
-    """Return two uses of one cassette as one, the sums of both; the settings are those of the later one."""
+    """Return the sum of two uses of one cassette, with the settings of the later one."""
     sums = {
         name: getattr(one, name) + getattr(other, name)
         for name in (*_COUNTS, "recorded", "exempt", "clients", "left_behind", "undelivered", "added", "runs")
@@ -152,7 +152,7 @@ def joined(one: CassetteUsed, other: CassetteUsed) -> CassetteUsed:
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """The minimum that a run has to be served, else it fails: exchanges, and percents of the recordings."""
+    """The least that a run must be served, in exchanges and in percent of the recordings, not to fail."""
 
     served: int | None = None
     coverage: float | None = None
@@ -161,30 +161,30 @@ class Minimum:
         return self.served is not None or self.coverage is not None
 
     def unmet(self, uses: Sequence[CassetteUsed]) -> list[str]:
-        """Return sentences about requirements that a run has not met.  A run that recorded is not judged."""
+        """Return a sentence for each minimum that a run has not reached; none for a run that recorded."""
         if any(not use.played for use in uses):
             return []
         served, reached, found = sum(use.served for use in uses), coverage(uses), []
         if self.served is not None and served < self.served:
-            found.append(f"{served} recorded exchanges were served, and --min-served wants {self.served}")
+            found.append(f"{served} recorded exchanges were served, --min-served requires {self.served}")
         if self.coverage is not None and (reached is None or reached < self.coverage):
             part = "nothing" if reached is None else f"only {reached:g} %"
             found.append(
-                f"{part} of the recorded exchanges was served, and --min-coverage wants {self.coverage:g} %"
+                f"{part} of the recorded exchanges was served, --min-coverage requires {self.coverage:g} %"
             )
         return found
 
 
 def coverage(uses: Iterable[CassetteUsed]) -> float | None:
-    """Return the percents of the recorded exchanges that were served; those that nobody misses do not count.
+    """Return the percentage of recorded exchanges that were served; exempt ones do not count.
 
-    None where there are none, or where a recording was not counted to its end.
+    None if there are none, or if a recording was not counted to its end.
     """
     played = [use for use in uses if use.played]
     due = sum(use.served + use.unused for use in played)
     if not due or not all(use.whole for use in played):
         return None
-    # Rounded down: a frame of ten thousand that is missing is not 100 %.
+    # Rounded down: 9,999 of 10,000 are not 100 %.
     return sum(use.served for use in played) * 10_000 // due / 100
 
 
@@ -192,10 +192,10 @@ def coverage(uses: Iterable[CassetteUsed]) -> float | None:
 class Receipt:
     """A run and its results.
 
-    ran: the command of natsproxy, or pytest.  program: its words, None where there was none.  exit_code: that
-    of the program, None where it did not end by itself.  failures: the sentences for which natsproxy failed
-    the run.  code: the exit code of the run.  began: seconds since 1970.  more: members of the command.
-    real_server: the run also used one.
+    ran: the natsproxy command, or pytest.  program: its command line, None without one.  exit_code: that of
+    the program, None if it was stopped.  failures: sentences that say why natsproxy failed the run.  code:
+    the exit code of the run.  began: seconds since 1970.  more: members added by the command.  real_server:
+    the run also used one.
     """
 
     ran: str
@@ -229,7 +229,7 @@ class Receipt:
         return [warning for use in self.uses for warning in use.warnings]
 
     def line(self) -> str:
-        """Return the receipt in one line, for people."""
+        """Return the receipt in one line."""
         played = [use for use in self.uses if use.played]
         sums = {name: sum(getattr(use, name) for use in played) for name in ("served", "recorded", "exempt")}
         parts = [f"{sums['served']:,} of {sums['recorded'] - sums['exempt']:,} recorded exchanges served"]
@@ -275,7 +275,7 @@ class Receipt:
 
 
 def use_of(facts: Mapping[str, Any]) -> CassetteUsed:
-    """Return the use that `asdict` made plain data of."""
+    """Return the use of which `asdict` made these JSON values."""
     known = {one.name for one in fields(CassetteUsed)}
     given = {key: value for key, value in facts.items() if key in known}
     subjects = tuple(SubjectCount(**one) for one in facts["subjects"])
@@ -284,10 +284,10 @@ def use_of(facts: Mapping[str, Any]) -> CassetteUsed:
 
 
 def masked(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without secrets that can be told from other words.
+    """Return the words of a command line with secrets masked, as far as they can be recognised.
 
-    Those are passwords in URLs, nkey seeds, JWTs, and values of options, variables and headers whose name
-    says so (`--password x`, `TOKEN=x`, `Authorization: Bearer x`).
+    These are passwords in URLs, nkey seeds, JWTs, and values of options, variables and headers with the name
+    of a secret (`--password x`, `TOKEN=x`, `Authorization: Bearer x`).
     """
     made: list[str] = []
     hide = False
@@ -306,6 +306,6 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def _names_secret(name: str) -> bool:
-    """Return whether the name of an option, a variable or a member says that its value is a secret."""
+    """Return whether an option, variable or member of this name holds a secret."""
     plain = name.lower().replace("-", "_")
     return plain.endswith(_LONG) or plain.rpartition("_")[2] in _NAMES

@@ -1,6 +1,6 @@
-"""A proxy between a playback and its peers: playbacks speak NATS over plain TCP, and the proxy the rest.
+"""A proxy between a playback and its peers: playbacks speak NATS over plain TCP, the proxy TLS and WebSocket.
 
-That is TLS and WebSocket, to a server or to clients.  A peer without them is reached directly.
+Peers that speak plain TCP are connected directly.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DRAIN: Final = 5.0
 
 @asynccontextmanager
 async def running_proxy(settings: ProxySettings, chain: Chain | None = None) -> AsyncIterator[Proxy]:
-    """Run a proxy for the length of the block, and drain it; yield it when it listens."""
+    """Run a proxy for the length of the block, then drain it; yields it once it listens."""
     proxy = Proxy(settings, chain)
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
@@ -40,7 +40,7 @@ async def running_proxy(settings: ProxySettings, chain: Chain | None = None) -> 
 async def plain_upstream(legs: ProxySettings, *, now: bool = False) -> AsyncIterator[Address | None]:
     """Yield the address at which the upstream of `legs` speaks NATS over plain TCP; None without an upstream.
 
-    now: raise ConfigError, with the reason, where it cannot be used at the start.
+    now: raise ConfigError, with the reason, if it cannot be used at the start.
     """
     if not legs.upstream:
         yield None

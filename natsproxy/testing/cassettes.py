@@ -154,7 +154,7 @@ class cassette(ProxyHarness):
                 started()
                 await stop.wait()
                 await proxy.drain(_DRAIN, answers=False)
-            await used.settle()
+            await used.wait_for_clients()
             if not self._keep:
                 used.discard()
 

@@ -166,7 +166,7 @@ def test_a_cassette_cannot_be_recorded_from_nobody(tmp_path: Path) -> None:
     words = ["cassette", "run", "--mode", "once", "--upstream", f"nats://{place}", str(tmp_path / "x.ncap")]
     done = run(*words, "--", "true")
     assert done.exit_code == 2
-    assert f"{place}, and it cannot be reached" in done.output
+    assert f"{place}, which cannot be reached" in done.output
 
 
 def test_a_port_that_is_taken(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def capture(tmp_path: Path) -> Path:
         (["{x}", "--", "/no/such/program"], 2, "cannot run /no/such/program"),
         (["--mode", "sometimes", "{x}", "--", "true"], 2, "one of none, once"),
         (["{x}.not", "--", "true"], 2, "there is no such cassette"),
-        (["--mode", "all", "{x}", "--", "true"], 2, "name the upstream server"),
+        (["--mode", "all", "{x}", "--", "true"], 2, "name an upstream server"),
         (["--timeout", "0.01", "{x}", "--", "sleep", "60"], 1, "sleep did not end within 0.01 s"),
         (["{x}", "--", "sh", "-c", "exit 7"], 7, ""),
         (["{x}", "--", "true"], 1, "no client connected to NATS_URL=nats://127.0.0.1:"),

@@ -153,12 +153,12 @@ def test_a_program_that_fails_has_failed_by_itself(run: Run, capture: Path) -> N
 @pytest.mark.parametrize(
     ("flags", "code", "expected"),
     [
-        (("--min-served", "99"), 1, "recorded exchanges were served, and --min-served wants 99"),
+        (("--min-served", "99"), 1, "recorded exchanges were served, --min-served requires 99"),
         (("--min-served", "1"), 0, ""),
         (
             ("--min-coverage", "100"),
             1,
-            "of the recorded exchanges was served, and --min-coverage wants 100 %",
+            "of the recorded exchanges was served, --min-coverage requires 100 %",
         ),
         (("--min-coverage", "20"), 0, ""),
     ],
@@ -179,7 +179,7 @@ def test_nothing_served(run: Run, capture: Path) -> None:
     """The program connects, and asks for nothing."""
     done = run("connects")
     assert done.exit_code == 1
-    assert "and none sent any of the " in cause(done)
+    assert "but none sent any of the " in cause(done)
     assert receipt_of(capture)["failed_by"] == "natsproxy"
     assert run("connects", flags=("--min-served", "0", "--no-strict")).exit_code == 0
     receipt = receipt_of(capture)

@@ -92,7 +92,7 @@ BAD: list[tuple[list[str], str]] = [
     (["to-client", "{x}", "--unrecorded", "pass"], "only with an upstream"),
     (
         ["to-client", "{x}", "--listen", "127.0.0.1:0", "--timeout", "0.01", "--quiet"],
-        "it was waiting for PUB a",
+        "while waiting for PUB a",
     ),
 ]
 

@@ -120,7 +120,7 @@ def test_a_scope_that_no_client_joins_fails(tapes: Path) -> None:
     assert "scope one: no client" in stderr
     assert run(tapes, code, "--admin", "127.0.0.1:0", "--no-strict")[0] == 0
     found, stderr = run(tapes, code, "--admin", "127.0.0.1:0", "--no-strict", "--min-served", "1")
-    assert (found, "--min-served wants 1" in stderr) == (1, True)
+    assert (found, "--min-served requires 1" in stderr) == (1, True)
 
 
 HOSTILE = """
@@ -171,10 +171,10 @@ def test_the_environment_and_names_of_clients_choose(tapes: Path) -> None:
     [
         (["--scope", "one", "{x}"], "--scope (or NATS_CASSETTE_SCOPE) chooses a cassette of a folder"),
         (["--admin", "127.0.0.1:0", "{x}"], "--admin chooses a cassette of a folder"),
-        (["--scope-by-name", "a", "{folder}"], "must have one *"),
+        (["--scope-by-name", "a", "{folder}"], "must contain one *"),
         (["--scope", "../x", "{folder}"], "is not the name of a scope"),
         (["--scope", "none", "{folder}"], "there is no such cassette"),
-        (["--scope", "one", "--mode", "all", "{folder}"], "name the upstream server to record from"),
+        (["--scope", "one", "--mode", "all", "{folder}"], "name an upstream server to record from"),
     ],
 )
 def test_scopes_that_cannot_be(flags: list[str], expected: str, tapes: Path) -> None:

@@ -69,7 +69,7 @@ def test_new_episodes_before_an_empty_server(orders: Path) -> None:
         for new, answer in (("info", "stream not found"), ("2", "no responders")):
             code, said = run(orders, server, *grow, numbers=f"stream 1 {new}")
             assert code == 1
-            assert f"the server at {server.url} answered {answer!r}: what was recorded was played" in said
+            assert f"the server at {server.url} answered {answer!r}: recorded frames were played" in said
             assert "--setup COMMAND" in said
         assert orders.with_suffix(".ncap").read_bytes() == recorded
         code, said = run(orders, server, *grow, "--setup", "echo no luck; exit 5", numbers="stream 1 info")

@@ -258,7 +258,7 @@ def test_a_failing_matcher_is_reported(tmp_path: Path) -> None:
     ("arguments", "error", "expected"),
     [
         (("missing.ncap",), CaptureError, "there is no such cassette"),
-        (("missing.ncap", "once"), ConfigError, "mode once has to record .*: name the upstream server"),
+        (("missing.ncap", "once"), ConfigError, "mode once has to record .*: name an upstream server"),
         (("x.ncap", "often"), ConfigError, "'often' is not a cassette mode: choose one of none"),
         (("nonsense.ncap",), CaptureError, "nonsense.ncap"),
     ],

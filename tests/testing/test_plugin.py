@@ -247,7 +247,7 @@ def test_mode_none_dials_nobody(recorded: Run) -> None:
     ("options", "expected"),
     [
         ([], "*test_order.ncap: there is no such cassette, and mode none never records one"),
-        (["--nats-record=once"], "mode once has to record *: name the upstream server to record from"),
+        (["--nats-record=once"], "mode once has to record *: name an upstream server to record from"),
     ],
 )
 def test_a_missing_cassette_names_the_command_that_records_it(

@@ -101,7 +101,7 @@ def test_a_session_may_have_to_be_served_a_part(recorded: Run, pytester: pytest.
     """By flags and by the ini file, in a session whose tests all pass."""
     done = recorded("--nats-min-served=12")
     assert done.ret == 1
-    sentence = "11 recorded exchanges were served, and --nats-min-served wants 12"
+    sentence = "11 recorded exchanges were served, --nats-min-served requires 12"
     done.stdout.fnmatch_lines([sentence])
     receipt = receipt_of(pytester)
     assert (receipt["failures"], receipt["failed_by"]) == ([sentence], "natsproxy")
@@ -172,7 +172,7 @@ ABSENT = """
         ("pass", "*no client connected to nats://127.0.0.1:*, where *a.ncap was played"),
         (
             "asyncio.run(listen(nats_cassette.url))",
-            "*clients connected to nats://127.0.0.1:*, and none sent any of the 1 recorded frames",
+            "*clients connected to nats://127.0.0.1:*, but none sent any of the 1 recorded frames",
         ),
     ],
 )

@@ -1,7 +1,7 @@
 """The file of a cassette: a capture, or text if its name ends in `.txt` or the existing file is text.
 
-A cassette is replaced as a whole, by a new one that was written beside it and synced: after a crash one of
-the two is there.
+A cassette is replaced atomically by one that was written beside it and synced: after a crash, one of the two
+is there, whole.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from natsproxy.errors import CaptureError
 
 
 def beside(path: Path) -> Path:
-    """Return a path for the capture that will replace the one at `path`, beside it.
+    """Return a path beside `path` for the capture that will replace it.
 
     Each call returns another path: two processes may record one cassette, and the last one wins.
     """

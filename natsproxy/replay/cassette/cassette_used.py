@@ -16,7 +16,7 @@ from natsproxy.replay.server_playback.server import CassetteServer
 def played(server: CassetteServer, before: Fingerprint, *, whole: bool = True, **more: Any) -> CassetteUsed:
     """Return the use of a cassette that a server has played.
 
-    whole: count what the playback has not read yet, too; the server plays no more then.  more: other members.
+    whole: also count what was not read yet; the server can play nothing after that.  more: other members.
     """
     progress = server.machine.progress
     counts = server.machine.count(whole=whole)
@@ -44,7 +44,7 @@ def played(server: CassetteServer, before: Fingerprint, *, whole: bool = True, *
 
 
 def untouched(server: CassetteServer, url: str) -> str:
-    """Return a sentence about a run that never used its cassette, `""` for any other.
+    """Return a sentence about a run that used nothing of its cassette, `""` for any other.
 
     url: what the program had to connect to.
     """
@@ -55,14 +55,14 @@ def untouched(server: CassetteServer, url: str) -> str:
         return f"no client connected to {url}, where {server.path} was played"
     left = server.machine.count(whole=False).total
     if frames.recorded and not (left.served or left.repeated or left.missed):
-        return f"clients connected to {url}, and none sent any of the {frames.recorded} recorded frames"
+        return f"clients connected to {url}, but none sent any of the {frames.recorded} recorded frames"
     return ""
 
 
 def differences(server: CassetteServer, missed: list[RecordedExchange]) -> list[str]:
     """Return sentences about frames that were never recorded, and about recorded ones that were not sent.
 
-    They name no value, for receipts.
+    They hold no value of a frame, so that a receipt may keep them.
     """
     found = []
     if server.mismatches:

@@ -1,6 +1,6 @@
-"""Fingerprints of cassettes: a receipt names the bytes that were played, and whether they changed since.
+"""Fingerprints of cassettes: the hash of the bytes that were played, and whether they have changed since.
 
-The hash is that of the file, as `sha256sum` prints it; of a capture of several files, of them all in order.
+The hash is that of `sha256sum`; a capture of several files has one hash over all of them in order.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def fingerprint(path: Path | str) -> Fingerprint:
     """Return the fingerprint of a capture.  Raises CaptureError where it cannot be read."""
     reader = open_capture(path)
     recorders = dict.fromkeys(segment.natsproxy for segment in reader.segments())
-    stamps = _stamps(reader.paths)  # before it is read: what changes meanwhile shows
+    stamps = _stamps(reader.paths)  # before it is read: a change during the read is seen
     return Fingerprint(_hash(reader.paths), tuple(recorders)[:_VERSIONS], stamps)
 
 

@@ -1,9 +1,9 @@
 """The merge of new episodes into a cassette: one capture with both replaces the old one.
 
-Every item of the old capture is kept as it is, in its block.  A record of several frames is cut where an
-addition belongs between them, and the ordinals behind it move up.  The recorded end of a connection moves
-behind its additions.  The new file is written beside the old one, synced, and put in its place by a rename:
-after a crash one of the two is there, whole.
+Every item of the old capture stays as it is, in its block.  A record of several frames is split where an
+addition belongs between them, and the ordinals after it move up.  The recorded end of a connection moves
+behind its additions.  The new file is written beside the old one, synced, and renamed over it: after a crash
+one of the two is there, whole.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from natsproxy.wire.parse import frames
 def merge(path: Path, additions: Sequence[Addition], filters: Filters = NO_FILTERS) -> int:
     """Add frames to the capture at `path`; return the number of added frames.
 
-    filters: for the secrets in them; the capture keeps the filters for its players.  Raises CaptureError
-    where that cannot be done; the capture is as it was then.
+    filters: redact the added frames, and are stored in the capture.  Raises CaptureError if it cannot be
+    done; the capture is unchanged then.
     """
     if not additions:
         return 0
@@ -59,7 +59,7 @@ def merge(path: Path, additions: Sequence[Addition], filters: Filters = NO_FILTE
         filters.check(path)
         replace(fresh, path)
     except OverflowError:
-        raise CaptureError("a time or a number in it is beyond what a clock shows", path=path) from None
+        raise CaptureError("a time or a number in it is out of range", path=path) from None
     finally:
         writer.abandon()  # after an error; a closed one stays as it is
         fresh.unlink(missing_ok=True)
@@ -123,12 +123,12 @@ class _Merge:
             yield clocks, close._replace(t=max(close.t, self._last))
 
     def _kept(self, item: Item, found: list[Event]) -> Iterator[Item]:
-        """Yield an item of the old capture and the additions behind it."""
+        """Yield an item of the old capture and the additions after it."""
         steps = [event for event in found if isinstance(event, Step)]
         for step in steps:
-            # Its reply subject may name the subject of a secret: run it through for that knowledge alone.
+            # Run only so that the filter learns its reply subject, on which a secret may come.
             if step.frame.subject.startswith(b"$SYS."):
-                conn = step.conn.number  # of the only run: a cassette that grows is one file
+                conn = step.conn.number  # a cassette that grows is one file of one run
                 list(self._secrets[conn].clean(_record(conn, step.direction, step.frame, 0, 0, 0)))
         if isinstance(item, Frames):
             yield from self._cut(item, steps)
@@ -145,7 +145,7 @@ class _Merge:
             yield from self._added(step.seq, item.t)
 
     def _cut(self, item: Frames, steps: list[Step]) -> Iterator[Item]:
-        """Yield a record, cut where additions belong between its frames."""
+        """Yield a record, split where additions belong between its frames."""
         done, start = 0, 0
         for n, step in enumerate(steps):
             if step.seq in self._at:
@@ -157,7 +157,7 @@ class _Merge:
             yield self._moved(item, done, item.frames - done, start, len(item.data))
 
     def _moved(self, item: Frames, first: int, count: int, start: int, end: int) -> Frames:
-        """Return a part of a record with its ordinals moved up by the additions before it."""
+        """Return a part of a record with its ordinals raised by the number of additions before it."""
         moved = self._shift[item.conn, item.direction]
         fields: dict[str, Any] = {"data": bytes(item.data)[start:end], "frames": count}
         for name in ("in_first", "out_first"):

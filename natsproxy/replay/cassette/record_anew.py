@@ -15,7 +15,7 @@ ANY_SERVER: Final = "nats://HOST:PORT"
 
 
 def option_flags(options: MatchOptions, given: Mapping[str, Any], prefix: str = "--") -> list[str]:
-    """Return the flags for options of the comparison, but for those that are given in another way.
+    """Return the flags for options of the comparison, except those that are given in another way.
 
     given: those, as plain data.
     """

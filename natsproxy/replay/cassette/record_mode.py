@@ -7,9 +7,9 @@
 | new_episodes | play; unrecorded input goes to the upstream and is added | record |
 | all, rewrite | record anew, in its place | record |
 
-A recording replaces the old capture at the end, in one step.  When the block failed, or called `discard`, the
-old capture stays as it was (and where there was none, there is none).  Without an upstream `new_episodes`
-plays as `none` does.
+A recording replaces the old capture at the end, in one step.  If the block fails or calls `discard`, the old
+capture stays as it was (if there was none, there is none).  Without an upstream `new_episodes` plays as
+`none` does.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ from natsproxy.replay.receipt import CassetteUsed
 from natsproxy.replay.server_playback.server import CassetteServer
 
 _DIAL_SECONDS: Final = 5.0
-_LEAVE: Final = 1.0  # seconds in which clients leave at the end
+_LEAVE: Final = 1.0  # seconds for clients to disconnect at the end
 
 
 class CassetteUse:
     """A cassette in use.
 
-    address: for clients.  played: the server that plays, None while recording.  proxy: the recording
-    proxy. options: of the comparison and the filters, those that the capture holds included.  before: the
-    capture as it is played.  added: frames that were added to the capture, and changed: another process
-    wrote it meanwhile, and kept: a recording is there; all once the use has ended.  left_behind: clients that
-    stayed.
+    address: for clients.  played: the server that plays, None while recording.  proxy: the one that records,
+    None while playing.  options: of the comparison and the filters, including those in the capture.  before:
+    the capture as it is played.  left_behind: the number of clients still connected at the end.  Known once
+    the use has ended: added: the number of frames added to the capture; changed: another process wrote it
+    meanwhile; kept: a recording was kept.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class CassetteUse:
         return self.played is not None and bool(self.played.mismatches)
 
     def missed(self, strict: bool | None = None) -> list[RecordedExchange]:
-        """Return the recorded client frames without which a use has failed.
+        """Return the unsent recorded client frames for which a use fails.
 
-        strict: True for all kinds, False for none; None for those that a program must send, and for none
-        while new episodes are added: the program has changed.
+        strict: True for all kinds, False for none.  None for those that a program must send, but none while
+        new episodes are added, as the program has changed.
         """
         if self.played is None or strict is False:
             return []
@@ -114,7 +114,7 @@ class CassetteUse:
         return [] if growing else self.played.machine.omitted()
 
     def hollow(self, url: str) -> str:
-        """Return a sentence about a use that proved nothing, `""` where it proved something.
+        """Return a sentence about a use in which nothing was recorded or played, `""` for any other.
 
         url: what the program had to connect to.
         """
@@ -126,16 +126,16 @@ class CassetteUse:
         """Return sentences about frames that were never recorded, and about those that `missed` returns."""
         return [] if self.played is None else differences(self.played, self.missed(strict))
 
-    async def settle(self) -> None:
-        """Wait until every frame that clients sent before they left was compared."""
+    async def wait_for_clients(self) -> None:
+        """Wait until clients have disconnected and all that they sent was compared."""
         if self.played is not None:
-            await self.played.settle(_LEAVE)
+            await self.played.wait_for_clients(_LEAVE)
             self.left_behind = self.played.connected
 
     def summary(self, *, whole: bool = True, **more: Any) -> CassetteUsed:
         """Return the use for a receipt, once it has ended.
 
-        whole: count what the playback has not read, too.  more: other members.
+        whole: also count what the playback has not read.  more: other members.
         """
         more = {"mode": self.mode, "added": self.added, "left_behind": self.left_behind, **more}
         if self.played is not None and self.before is not None:
@@ -161,7 +161,7 @@ class CassetteUse:
 def parse_mode(text: str) -> Mode:
     """Return the mode of that name.
 
-    Raises ConfigError that lists the modes.
+    Raises ConfigError, which lists the modes.
     """
     for mode in get_args(Mode):
         if mode == text:
@@ -172,7 +172,7 @@ def parse_mode(text: str) -> Mode:
 def plays(path: Path, mode: Mode) -> bool:
     """True if a use in this mode plays the capture, else it records it.
 
-    A pattern of file names, of the segments of one recording, is played only.
+    A pattern of file names (the segments of one recording) can only be played.
     """
     if mode == "none" and glob.glob(str(path)):  # noqa: PTH207 - absolute or not
         return True
@@ -191,12 +191,12 @@ async def use(
 ) -> AsyncIterator[CassetteUse]:
     """Play or record a cassette for the length of the block.
 
-    options: of the comparison; a new recording keeps them.  setup: a shell command that prepares the server,
-    before a recording, and before the first frame that new_episodes sends there.  Raises CaptureError where
-    there is no capture to play or it is cut short, ConfigError where recording needs an upstream, or cannot
-    reach it.
+    options: of the comparison; a new recording keeps them.  setup: a shell command that prepares the server
+    before a recording, and before the first frame that new_episodes sends to it.  Raises CaptureError if
+    there is no capture to play or it is cut short, ConfigError if recording lacks an upstream or cannot reach
+    it.
     """
-    parse_mode(mode)  # an unknown mode must never record over a cassette
+    parse_mode(mode)  # a mistyped mode must never record over a cassette
     listen = listen or Address()
     if mode == "none" and not plays(path, mode):
         raise CaptureError("there is no such cassette, and mode none never records one", path=path)
@@ -217,7 +217,7 @@ async def use(
             yield cassette_use
         return
     if upstream is None:
-        raise ConfigError(f"mode {mode} has to record {path}: name the upstream server to record from")
+        raise ConfigError(f"mode {mode} has to record {path}: name an upstream server to record from")
     await _check_upstream(upstream, mode)
     if setup:
         await run_setup(setup, upstream)
@@ -226,9 +226,9 @@ async def use(
 
 
 async def _check_upstream(upstream: Address, mode: str) -> None:
-    """Raise ConfigError where no server listens.
+    """Raise ConfigError if no server listens there.
 
-    The program under test would see a failed connection only, and not the reason.
+    Else the program under test would only see a connection that fails, without the reason.
     """
     try:
         with trio.fail_after(_DIAL_SECONDS):
@@ -236,13 +236,13 @@ async def _check_upstream(upstream: Address, mode: str) -> None:
     except (OSError, trio.TooSlowError) as error:
         reason = getattr(error, "strerror", None) or "no answer"
         raise ConfigError(
-            f"mode {mode} records from nats://{upstream}, and it cannot be reached: {reason}"
+            f"mode {mode} records from nats://{upstream}, which cannot be reached: {reason}"
         ) from None
     await stream.aclose()
 
 
 def _refuse_cut(path: Path) -> None:
-    """Raise CaptureError for a capture that is cut short: its clients would seem to be wrong."""
+    """Raise CaptureError for a capture that is cut short: frames of the missing part would mismatch."""
     cut = open_capture(path).tail()
     if cut is not None:
         raise CaptureError(
@@ -254,9 +254,9 @@ def _refuse_cut(path: Path) -> None:
 
 @asynccontextmanager
 async def play(server: CassetteServer, mode: Mode, before: Fingerprint) -> AsyncIterator[CassetteUse]:
-    """Play a server's cassette for the length of the block; then add to it what was new.
+    """Play a cassette for the length of the block, then add the new episodes to it.
 
-    before: the capture as it is now, so that a change is seen.
+    before: the fingerprint of the capture now, so that a change is seen.
     """
     async with trio.open_nursery() as nursery:
         scope = await nursery.start(_serve, server)
@@ -286,7 +286,7 @@ async def _serve(
 async def _record(
     path: Path, mode: Mode, upstream: Address, listen: Address, options: Given
 ) -> AsyncIterator[CassetteUse]:
-    """Record to a new file beside the old one, which it replaces when the block ended well."""
+    """Record to a new file, which replaces the old one if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = beside(path)
     try:
@@ -305,7 +305,7 @@ async def _record(
 
 
 def remove(path: Path) -> None:
-    """Remove a capture, a file or a folder of segments, if it exists."""
+    """Remove a capture (a file, or a folder of segments) if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:

@@ -1,14 +1,15 @@
-"""Scopes: one address behind which each test plays, or records, a cassette of its own.
+"""Scopes: one address behind which each test plays, or records, its own cassette.
 
-1. A scope is a name, of a test as a rule; its cassette is a file of that name in a folder.
-2. `choose` makes a scope the current one: clients that connect are its clients.  It ends, with a verdict, at
-   the next choice, at `end`, or when all is closed; clients that are still there then are disconnected.
-3. With a pattern for names of clients (`orders-test/*`), the part at `*` is the scope of a client that
-   matches: tests that run side by side play one cassette each.
-4. A scope by name ends when its clients have left and its cassette was played; so does the current one if it
-   `rewinds`.  The next client starts it over.  A cassette that has another connection to play waits for it.
-5. Each open scope is a use of a cassette (`record_mode.py`) with an address of its own; bytes of clients are
-   carried there.  A pattern needs the CONNECT first, so such a client gets an INFO that is of no server.
+1. A scope has a name, usually that of a test; its cassette is a file of that name in a folder.
+2. `choose` makes a scope the current one: clients that connect belong to it.  It ends with a verdict at the
+   next choice, at `end`, or at `close`; clients that are still connected are then disconnected.
+3. With a pattern for client names (`orders-test/*`), the part at `*` names the scope of a matching client, so
+   that tests that run in parallel play one cassette each.
+4. A scope chosen by client name ends when its clients have disconnected and its cassette was played; so does
+   the current one if it `rewinds`.  The next client starts it over.  A cassette with a connection left to
+   play waits for it.
+5. Each open scope is a use of a cassette (`record_mode.py`) with its own address, to which the bytes of its
+   clients are carried.  A pattern needs the CONNECT first, so such clients get an INFO of ours.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from natsproxy.wire.parse import EVERYTHING
 from natsproxy.wire.scanner import Scanner
 
 SUFFIXES: Final = (".ncap", ".nats.txt", ".txt")
-"""Those of the cassettes of a folder; new ones have the first."""
+"""Suffixes of the cassettes in a folder; new ones get the first."""
 WHEN_GONE: Final = 5.0
-"""Seconds without a client after which a cassette that goes on with another connection begins anew."""
+"""Seconds without a client after which a cassette with a connection left to play starts over."""
 MOST_SHOWN: Final = 20
-"""Problems of one kind that a verdict lists."""
+"""The most problems of one kind in a verdict."""
 _LONGEST: Final = 500  # characters of a name
-_LEAVE: Final = 1.0  # seconds in which clients leave a scope that ends
-_ROUNDS: Final = 20  # turns of the loop in which clients that have connected are accepted
+_LEAVE: Final = 1.0  # seconds for clients to disconnect when a scope ends
+_ROUNDS: Final = 20  # of the loop, in which clients that have connected are accepted
 _GREETING: Final = 10.0  # seconds for a CONNECT
 _GREETING_BYTES: Final = 1 << 20
 _READ: Final = 64 << 10
@@ -53,7 +54,7 @@ Opener = Callable[[Path], AbstractAsyncContextManager[CassetteUse]]
 
 
 class ScopeError(NatsproxyError):
-    """A scope cannot be chosen.  known: its name is one, so that the reason is its cassette."""
+    """A scope cannot be chosen.  known: its name is valid, so the reason is its cassette."""
 
     def __init__(self, text: str, *, known: bool = True) -> None:
         super().__init__(text)
@@ -61,7 +62,7 @@ class ScopeError(NatsproxyError):
 
 
 def only_one(folder: Path) -> str:
-    """Return the scope of the only cassette in a folder; "" for several, and where no name leads to it."""
+    """Return the scope of the only cassette in a folder; "" if there are several or its name is no scope."""
     found = [path for suffix in SUFFIXES[:2] for path in folder.glob(f"[!.]*{suffix}")]
     if len(found) != 1:
         return ""
@@ -87,11 +88,11 @@ def cassette_of(folder: Path, name: str) -> Path:
 class Verdict:
     """The result of a scope that has ended.
 
-    clients: those that connected.  frames: played ones.  mismatches: frames that were never recorded; missed:
-    recorded ones that no client sent, and should have; unused: all that no client sent.  recorded: it was
-    recorded, and is kept.  added: frames that were added.  hint: a sentence about the real server, for
-    a scope that failed.  failure: the reason why it could not go on.  differences: sentences about all these
-    without any value; used: for the receipt, once the use has ended.
+    clients: the number that connected.  frames: the number played.  mismatches: frames that were never
+    recorded; missed: recorded ones that clients should have sent, but did not; unused: all that no client
+    sent.  recorded: it was recorded, and the recording kept.  added: the number of frames added.  hint: a
+    sentence about the real server, if the scope failed.  failure: why it could not go on.  differences:
+    sentences about all these, without values; used: for the receipt, once the use has ended.
     """
 
     scope: str
@@ -110,11 +111,11 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """True if the clients did as recorded."""
+        """True if the clients sent what was recorded."""
         return not (self.mismatches or self.missed or self.failure)
 
     def described(self) -> dict[str, Any]:
-        """Return the verdict as plain data; lists have their first entries."""
+        """Return the verdict as plain data; lists are cut to their first entries."""
         return {
             "scope": self.scope,
             "cassette": str(self.cassette),
@@ -135,7 +136,7 @@ class _Scope:
     """An open scope.
 
     rewinds: it ends when it was played.  places: the cancel scopes of its clients.  came: set when a client
-    comes.
+    connects.
     """
 
     def __init__(self, name: str, path: Path, *, rewinds: bool) -> None:
@@ -152,9 +153,9 @@ class _Scope:
         """The server that plays its cassette; None while it is recorded."""
         return None if self.use is None else self.use.played
 
-    async def settle(self) -> None:
-        """Wait until its clients have left and all that they sent was compared; end those that stay."""
-        for _ in range(_ROUNDS):  # some have come and gone, and were not accepted yet
+    async def wait_for_clients(self) -> None:
+        """Wait until its clients have disconnected and all they sent was compared; end those that stay."""
+        for _ in range(_ROUNDS):  # some may have connected and closed without being accepted yet
             await trio.lowlevel.checkpoint()
         with trio.move_on_after(_LEAVE):
             while self.places:
@@ -164,13 +165,13 @@ class _Scope:
         await self.read_all()
 
     async def read_all(self) -> None:
-        """Wait until the player has read what clients sent before they left."""
+        """Wait until the player has read what clients sent before they disconnected."""
         with trio.move_on_after(_LEAVE):
             while self.played is not None and self.played.connected:  # noqa: ASYNC110 - no event marks it
                 await trio.sleep(0.001)
 
     async def was_left(self) -> bool:
-        """Return whether a new client ends the scope: the last one may have just left."""
+        """Return whether a new client starts the scope over; waits briefly for the last one to be gone."""
         if not (self.rewinds and self.begun()):
             return False
         for _ in range(_ROUNDS):
@@ -181,7 +182,7 @@ class _Scope:
         return self.over()
 
     def begun(self) -> bool:
-        """Return whether a client has used any of it, or tried to."""
+        """Return whether a client has sent any frame to it."""
         if self.played is None:
             return False
         machine = self.played.machine
@@ -218,9 +219,9 @@ class Scopes:
     """Scopes behind one address.
 
     find: returns the cassette of a name (`cassette_of`).  opener: begins the use of one.  by_name: a pattern
-    with one `*`, "" for none.  strict: which recorded frames must be sent, as `CassetteUse.missed` takes it.
-    rewinds: the current scope ends, too, when it was played.  report: gets each verdict.  refused: clients
-    that came outside of a scope.
+    with one `*`, "" for none.  strict: the recorded frames to be sent, see `CassetteUse.missed`.  rewinds:
+    the current scope, too, ends when it was played.  report: called with each verdict.  refused: the number
+    of clients that connected outside of a scope.
     """
 
     def __init__(
@@ -235,7 +236,7 @@ class Scopes:
         report: Callable[[Verdict], None],
     ) -> None:
         if by_name and by_name.count("*") != 1:
-            raise ConfigError(f"scope-by-name {by_name!r} must have one *, at the place of the scope's name")
+            raise ConfigError(f"scope-by-name {by_name!r} must contain one *, where the name of the scope is")
         self._find = find
         self._opener = opener
         self.address = listen or Address()
@@ -307,9 +308,9 @@ class Scopes:
                 task_status.started()
                 try:
                     await scope.ending.wait()
-                    await scope.settle()
+                    await scope.wait_for_clients()
                     whole = True
-                finally:  # the command may be stopped: then nobody had to send all of it
+                finally:  # a command that is stopped need not have sent all of it
                     scope.judge(self._strict if whole else False)
                 if not scope.keep:
                     use.discard()
@@ -377,7 +378,7 @@ class Scopes:
                 await self._carry(client, scope, early)
 
     def _named(self, client_name: str) -> str:
-        """Return the scope that a client's name stands for, "" for none."""
+        """Return the scope in a client's name, "" for none."""
         end = len(client_name) - len(self._after)
         if not (client_name.startswith(self._before) and client_name.endswith(self._after)):
             return ""
@@ -396,7 +397,7 @@ class Scopes:
             return scope
 
     async def _carry(self, client: trio.SocketStream, scope: _Scope, early: bytes) -> None:
-        """Carry bytes between a client and its scope's cassette."""
+        """Carry bytes between a client and the cassette of its scope."""
         assert scope.use is not None
         address = scope.use.address
         with trio.CancelScope() as place:
@@ -415,7 +416,7 @@ class Scopes:
                         await _pump(inner, client)
                         nursery.cancel_scope.cancel()
             except OSError:
-                pass  # the cassette has just ended: so does the client's connection
+                pass  # the cassette has just ended, so the client is disconnected
             finally:
                 scope.places.discard(place)
                 scope.left.set()
@@ -425,7 +426,7 @@ class Scopes:
             self._nursery.start_soon(self._rewind, scope)
 
     async def _rewind(self, scope: _Scope) -> None:
-        """End a scope whose clients have left, so that the next client starts it over."""
+        """End a scope whose clients have disconnected, so that the next client starts it over."""
         came = scope.came
         await scope.read_all()
         if not scope.begun():
@@ -439,7 +440,7 @@ class Scopes:
 
 @asynccontextmanager
 async def running(scopes: Scopes) -> AsyncIterator[Scopes]:
-    """Serve scopes for the length of the block; end them after it."""
+    """Serve scopes for the length of the block, then end them."""
     async with trio.open_nursery() as nursery:
         await nursery.start(scopes.serve)
         yield scopes

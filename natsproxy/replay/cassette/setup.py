@@ -14,7 +14,7 @@ from natsproxy.processes.user_command import command_failed
 async def run_setup(command: str, upstream: Address) -> None:
     """Run a shell command, which gets the server's address in NATS_URL.
 
-    Raises ConfigError, with the command's last line, where it fails.
+    Raises ConfigError with the last line of its output if it fails.
     """
     done: subprocess.CompletedProcess[bytes] = await trio.run_process(
         ["/bin/sh", "-c", command],

@@ -1,14 +1,14 @@
 """Comparison of two captures: the recorded conversation and the observed one.
 
-Frames are compared as a playback compares a live client's frames with the recorded ones, both ways: values
-that a program or a server makes up are learned, and polls may come more or less often (`frame_pairs.py`).
-The server's order across subscriptions and its choice of queue members are random; the set of frames is not.
-Latency is shown, never judged.
+Frames of both directions are compared as a playback compares live frames with recorded ones: values that a
+program or a server generates are learned, and polls may come more or less often (`frame_pairs.py`).  The
+server's order across subscriptions and its choice of queue members are random; the set of frames is not.
+Latency is shown, but is no difference.
 
-Memory does not follow the captures.  Both are read side by side, and frames that agree are forgotten; rows,
-status texts and latency samples are bounded (`report.py`).  Percentiles come from a sample of 2,048
-latencies, and rows beyond 4,096 become one.  A second, short reading fetches the first frames that the other
-side does not have.
+Memory is bounded for captures of any size.  Both are read side by side, and frames that agree are dropped;
+rows, status texts and latency samples are bounded (`report.py`).  Percentiles come from a sample of 2,048
+latencies, and rows beyond 4,096 become one.  A short second reading fetches the first frames that the other
+side lacks.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def compare(
 ) -> DiffReport:
     """Compare two captures.
 
-    subjects: patterns of those that are left out.  limit: open frames beyond which temporary files are used.
-    Raises CaptureError where one cannot be read.
+    subjects: patterns of subjects to leave out.  limit: unpaired frames beyond which files are used.
+    Raises CaptureError if one cannot be read.
     """
     paths = (recorded, observed)
     table, conversations = _Table(), [ComparedConversation(path, options, subjects) for path in paths]
@@ -74,7 +74,7 @@ def compare(
 
 
 def _differences(pairs: FramePairs, multisets: MultisetDiff, table: _Table) -> First:
-    """Count what only one side has in its row; return the first places."""
+    """Count the frames that only one side has in their rows; return where the first of each are."""
     firsts: First = {}
 
     def note(number: int, side: int, kind: int, place: int, by: int = 1) -> None:
@@ -95,7 +95,7 @@ def _differences(pairs: FramePairs, multisets: MultisetDiff, table: _Table) -> F
 
 
 def _unexcused(left: list[tuple[int, Waiting]], pairs: FramePairs) -> Iterator[tuple[int, Waiting]]:
-    """Yield the frames that only one side has; not polls that it only sent more often, and their answers."""
+    """Yield the frames that only one side has, except polls that it sent more often, and their answers."""
     repeated: Counter[tuple[int, str]] = Counter()
     ends = {(side, one.place) for side, one in left if one.one.compared.ends_pull}
     for side, waiting in left:
@@ -222,7 +222,7 @@ def _field(ours: ComparedFrame, theirs: ComparedFrame, matcher: Matcher) -> str:
     if ours.status != theirs.status:
         return "status"
     found = matcher.differs(ours.frame, theirs.frame, LearnedPairs())
-    if found is not None:  # an inbox of another client says less than what else differs
+    if found is not None:  # another client's inbox says less than any other difference
         found = matcher.differs(_without_inboxes(ours), _without_inboxes(theirs), LearnedPairs()) or found
     if found is None:  # the other one has its like elsewhere
         return "number" if ours.sequences == theirs.sequences else "sequence"
@@ -237,7 +237,7 @@ def _without_inboxes(one: ComparedFrame) -> Frame:
 
 
 def _lines(frame: Frame) -> list[str]:
-    """Return the lines of a frame, as many as fit into the memory for one."""
+    """Return the lines of a frame, cut to the memory for one."""
     lines, size = frame_text(frame), 0
     for number, line in enumerate(lines):
         size += len(line)

@@ -1,7 +1,7 @@
 """A capture as the frames that are compared, answers grouped under their requests.
 
-Frames that the server's clock sends are not compared: heartbeats and flow control, the ends of pulls that
-wait, and redeliveries without a nak (their number depends on how fast a client was).  The last two are shown.
+Frames that the server sends by time are not compared: heartbeats and flow control, expired pulls, and
+redeliveries without a nak (their number depends on how fast a client was).  The last two are shown.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from natsproxy.wire.ops import C2S, S2C, Op
 class ComparedStep(NamedTuple):
     """A frame that is compared.
 
-    use: the effect of a client frame on the server; of a message that of the request that it answers.
+    use: the effect of a client frame on the server; for a message that of the request that it answers.
     request_group: the group of that request.  after: ns since that request, for its first answer.
-    timed: the server's clock sent it, so it is shown only.
+    timed: the server sent it by time, so it is only shown.
     """
 
     step: Step
@@ -48,8 +48,8 @@ class ComparedStep(NamedTuple):
 class _Request(NamedTuple):
     """A request.
 
-    stream: the one that it is about.  t: its time, None once it was answered.  waits: it is a pull that the
-    server's clock may end.
+    stream: the one that it names.  t: its time, None once it was answered.  waits: it is a pull that may
+    expire.
     """
 
     group: str
@@ -60,7 +60,7 @@ class _Request(NamedTuple):
 
 
 class ComparedConversation:
-    """Reads a capture.  subjects: those that are left out.  gaps: the number of the recorder's gaps so far.
+    """Reads a capture.  subjects: patterns to leave out.  gaps: the number of gaps in it so far.
 
     asked: the subjects of requests, by those of their answers.
     """
@@ -77,7 +77,7 @@ class ComparedConversation:
         self._naks: BoundedDict[tuple[bytes, bytes, int], None] = BoundedDict()
 
     def __iter__(self) -> Iterator[ComparedStep]:
-        """Yield the frames that are compared.  Raises CaptureError where it cannot be read."""
+        """Yield the frames that are compared.  Raises CaptureError if it cannot be read."""
         for _, item, found in walk(self._path):
             self.gaps += isinstance(item, GapRecord)
             for event in found:
@@ -139,7 +139,7 @@ class ComparedConversation:
                 self._naks[ack.stream, ack.consumer, ack.stream_seq] = None
 
     def _by_clock(self, frame: Frame) -> bool:
-        """Return whether a delivery is a repeated one without a nak."""
+        """Return whether a message is a redelivery without a nak."""
         ack = parse_ack(frame.reply)
         return (
             ack is not None

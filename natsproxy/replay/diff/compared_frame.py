@@ -122,7 +122,7 @@ def _api_error(frame: Frame) -> str:
         error = json.loads(body)["error"]
         return f"{int(error['code'])} {error.get('description', '')} ({int(error['err_code'])})"
     except (ValueError, TypeError, KeyError, AttributeError):
-        return ""  # an application's own JSON
+        return ""  # JSON of an application
 
 
 def _prepared(frame: Frame) -> Frame:
@@ -141,7 +141,7 @@ def _ack_subject(subject: bytes) -> bytes:
 
 
 def _opened(frame: Frame) -> Frame:
-    """Return the answer to a request for a stored message as that to a direct get: as the message itself."""
+    """Return the answer to a request for a stored message in the form of a direct get: the message itself."""
     answer = _load(frame.body)
     message = answer.get("message") if isinstance(answer, dict) else None
     if not isinstance(message, dict):
@@ -165,7 +165,7 @@ def _load(text: str | bytes) -> Any:
 
 
 def server_chosen_name(frame: Frame) -> bytes:
-    """Return the name of a consumer that the server chose, from the answer to its creation; else `b""`."""
+    """Return the consumer name that the server chose, from the answer to a creation; `b""` if none."""
     if _CREATED not in frame.body[:80]:
         return b""
     answer = _load(frame.body)

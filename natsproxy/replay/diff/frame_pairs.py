@@ -1,15 +1,15 @@
 """Pairs of frames of two captures that agree, found as they are read side by side.
 
 The matcher of the playback decides whether two frames agree, under one map of identifiers: a value of the
-recording stands for one of the other capture, everywhere.  Frames of one row agree in any order; of several
-the earliest comes first, and before it one that teaches nothing new.
+recording stands for one value of the other capture, everywhere.  Frames of one row pair in any order; of
+several candidates one that adds no identifiers comes first, then the earliest.
 
-At first only frames of connections that stand for each other agree (`partners.py`), and an inbox is learned
-from the request that names it.  When all is read, those that are left are looked at again, now that all
-values are known, and at last those of other clients too, which may have shared the work otherwise.
+At first only frames of corresponding connections pair (`partners.py`), and an inbox is learned from the
+request that names it.  When all is read, the frames that are left are tried again with all values known, and
+at last across connections, since workers may have shared the work in another way.
 
-Memory: where too many frames wait for their like, those that wait are compared by their form from then on
-(`multiset_diff.py`), in which all generated values are alike.
+Memory: if too many frames wait for a partner, waiting frames are compared by their form from then on
+(`multiset_diff.py`), in which all generated values are equal.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A frame without its like."""
+    """A frame that has no partner yet."""
 
     one: ComparedStep
     place: Place
@@ -96,7 +96,7 @@ class _Queue:
 
 @dataclass(slots=True)
 class _Bucket:
-    """The waiting frames of both sides at a place, and the polls of both that have found their like."""
+    """The waiting frames of both sides at a place, and the polls of both that were paired."""
 
     sides: tuple[_Queue, _Queue] = field(default_factory=lambda: (_Queue(), _Queue()))
     polls: dict[int, tuple[Frame, Frame]] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class FramePairs:
         self._waiting = self._bytes = 0
 
     def add(self, one: ComparedStep, row: int, side: int) -> None:
-        """Take a frame of the recorded (0) or the observed (1) capture."""
+        """Add a frame of the recorded (0) or the observed (1) capture."""
         conn, partner = one.step.conn, self._partners[side].get(one.step.conn)
         place = Place(row, one.compared.kind, partner and (partner if side else conn))
         bucket = self._buckets.get(place)
@@ -149,7 +149,7 @@ class FramePairs:
             self._compare_by_form()
 
     def left(self) -> Iterator[tuple[int, Waiting]]:
-        """Yield the frames that found no like at the end, with their side; none where forms are compared."""
+        """Yield the frames without a partner at the end, with their side; none if forms are compared."""
         if self.by_form:
             self._compare_by_form()
             return
@@ -182,7 +182,7 @@ class FramePairs:
     # -- pairs
 
     def _found(self, bucket: _Bucket, waiting: Waiting, side: int, most: int | None = None) -> bool:
-        """Pair a frame with the one of the other side that agrees, and teaches least."""
+        """Pair a frame with one of the other side that agrees, and adds the fewest identifiers."""
         best: Waiting | None = None
         lesson, least = LearnedPairs(), 1 << 30
         for other in bucket.sides[1 - side].candidates(waiting.shape, most):
@@ -255,7 +255,7 @@ class FramePairs:
         )
 
     def _is_too_early(self, recorded: ComparedStep, learned: LearnedPairs) -> bool:
-        """Return whether a frame would teach an inbox before the request that names it does."""
+        """Return whether pairing a frame would add an inbox before the request that names it."""
         frame = recorded.compared.frame
         if frame.op == Op.SUB:
             return recorded.use is FrameKind.INBOX and frame.subject in learned.live
@@ -266,7 +266,7 @@ class FramePairs:
         )
 
     def _pair_again(self) -> bool:
-        """Pair frames that are left, now that all identifiers are known; return whether there were some."""
+        """Pair the frames that are left, with all identifiers known; return whether any were paired."""
         found = False
         for bucket in self._buckets.values():
             ours, theirs = bucket.sides
@@ -277,7 +277,7 @@ class FramePairs:
         return found
 
     def _pair_strangers(self) -> None:
-        """Pair frames that another client sent or got than the partner of theirs."""
+        """Pair the frames that are left across connections that do not correspond."""
         rows: defaultdict[Place, list[_Bucket]] = defaultdict(list)
         for place, bucket in self._buckets.items():
             rows[place._replace(conn=None)].append(bucket)
@@ -322,7 +322,7 @@ class FramePairs:
 
 
 def _inbox(one: ComparedStep) -> bytes:
-    """Return the inbox in a frame that its request has to teach."""
+    """Return the inbox in a frame that is to be learned from its request."""
     frame = one.compared.frame
     if frame.subject.startswith(INBOX):
         return frame.subject
@@ -330,7 +330,7 @@ def _inbox(one: ComparedStep) -> bytes:
 
 
 def form(frame: Frame, matcher: Matcher, place: Place) -> bytes:
-    """Return a digest of a frame without what need not agree, and with all generated values alike."""
+    """Return a digest of what must agree in a frame, with all generated values equal."""
     if frame.op in (Op.MSG, Op.HMSG):
         block = frame.headers if frame.header_size else b""
         made = encode.pub(frame.subject, frame.body, reply=frame.reply, headers=block)

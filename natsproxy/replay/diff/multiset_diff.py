@@ -1,12 +1,12 @@
 """The difference of two multisets of any size in bounded memory.
 
-Two captures of one conversation hold nearly the same frames in nearly the same order.  Read side by side, few
-entries are open at a time: those that one side had and the other not yet; equal entries cancel out.  Where
-too many stay open (other orders, other contents) they go to temporary files, split by hash, and each file is
-resolved on its own at the end.  The answer is exact either way.
+Two captures of one conversation hold nearly the same frames in nearly the same order.  Read side by side,
+equal entries cancel out, and few are open at a time (seen on one side only).  If too many stay open,
+because order or contents differ, they go to temporary files, split by hash, and each file is resolved by
+itself at the end.  The result is exact either way.
 
-An entry is a digest of a frame, the number by which one side is ahead, a key for its row, and the place of
-the first frame that is ahead.
+An entry is a digest of a frame, the number by which one side has more, a key for its row, and the place of
+the first surplus frame.
 """
 
 from __future__ import annotations

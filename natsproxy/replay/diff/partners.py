@@ -1,7 +1,7 @@
-"""The connections of two captures that stand for each other: by client name, and by what their clients sent.
+"""The connections of two captures that correspond: by client name, and by what their clients sent.
 
-Programs connect in any order, and workers of one name differ in little.  So of the connections of one name
-those go together that sent most alike; of equal ones those in the same place.
+Programs connect in any order, and workers of one name differ little.  So of the connections of one name,
+those whose clients sent the most similar frames are partners; of equal ones those at the same position.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
 
 _SENT: Final = (Op.PUB, Op.HPUB, Op.SUB)
-_FRAMES: Final = 500  # frames of a connection that are looked at
+_FRAMES: Final = 500  # frames of a connection that are compared
 _CONNECTIONS: Final = 5000
-_COMPARED: Final = 60  # connections of one name of which each is compared with each
+_COMPARED: Final = 60  # connections of one name that are compared pairwise
 
 Partners = tuple[dict[ConnectionId, ConnectionId], dict[ConnectionId, ConnectionId]]
 """The partner of each connection of the recorded and of the observed capture."""
@@ -44,7 +44,7 @@ class _Sender:
         return self.frames >= _FRAMES
 
     def note(self, frame: Frame) -> None:
-        """Take a frame of its client."""
+        """Count a frame of its client."""
         if frame.op == Op.CONNECT:
             self.name = _name(frame.args)
         elif frame.op in _SENT and not self.is_known:
@@ -53,7 +53,7 @@ class _Sender:
 
 
 def partners(recorded: Path | str, observed: Path | str) -> Partners:
-    """Return the partners of all connections that have one.  Raises CaptureError where one cannot be read."""
+    """Return the partners of all connections that have one.  Raises CaptureError if one cannot be read."""
     sides = _by_name(recorded), _by_name(observed)
     found: Partners = {}, {}
     left: tuple[list[_Sender], list[_Sender]] = [], []

@@ -73,7 +73,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class DiffSample:
-    """The first frames that only one side has; field: that which differs, "presence" for one alone.
+    """The first frames that only one side has.  field: what differs, "presence" if only one side has one.
 
     changed: the lines in which they differ, as diff shows them.
     """
@@ -110,8 +110,8 @@ class DiffReport:
     """The rows, the groups that differ first.
 
     gaps: the number of gaps in the recording and in the observed capture; they are not compared.  learned:
-    the values that differ and may.  by_form: so many frames were out of order that some were compared by
-    their form: which of their identifiers are equal did not count.
+    the values that may differ, and do.  by_form: so many frames were out of order that some were compared by
+    their form, without regard to which identifiers are equal.
     """
 
     rows: list[Row]

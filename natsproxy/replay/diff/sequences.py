@@ -1,8 +1,8 @@
-"""The sequences of messages in their streams, which the server hands out.
+"""Stream sequences of messages, which the server assigns.
 
-Where clients publish side by side, a message has another sequence in each run.  So a sequence is compared as
-an identifier of its stream: one stands for one other, wherever it comes up (acks of publishes, stored
-messages, expected last sequences, requests for a message).
+If several clients publish at once, a message has another sequence in each run.  So a sequence is compared as
+an identifier of its stream: one stands for one other wherever it appears (publish acks, stored messages,
+expected last sequences, requests for a message).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REQUESTS: Final = (b"STREAM.MSG.GET", b"STREAM.MSG.DELETE")
 
 
 class Sequences(NamedTuple):
-    """A frame with 0 in the place of its sequences, and these, each with its stream."""
+    """A frame with its sequences replaced by 0, and the sequences, each with its stream."""
 
     frame: Frame
     found: tuple[bytes, ...] = ()

@@ -1,4 +1,4 @@
-"""Actions that the playback requests from its driver, and its mismatches: plain values."""
+"""Actions that the playback requests from its driver: plain values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class SendToClient(NamedTuple):
 
 
 class DisconnectClient(NamedTuple):
-    """End a client's connection once everything before was sent."""
+    """End a client's connection once everything before is sent."""
 
     client_id: int
 

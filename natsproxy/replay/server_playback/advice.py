@@ -1,8 +1,8 @@
-"""Advice: the option under which a frame that was refused would have been accepted.
+"""Advice: the option under which a refused frame would have been accepted.
 
-An option is named only after it was tried: on this frame, and on what the playback has used, learned and
-left.  None is named for the JetStream API and for inboxes, whose frames are of NATS itself, nor for a subject
-with another number of tokens, which is another subject.
+An option is named only after it was tried on this frame, in the present state of the playback.  None is named
+for the JetStream API and inboxes, whose frames client libraries make, nor for a subject with another number
+of tokens, which is another subject.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from natsproxy.wire.ops import Op
 
 _OF_NATS: Final = (b"$JS.", INBOX)
 _HEADER: Final = "header "
-_MOST: Final = 4  # places that one piece of advice names
-# More would stop the traffic of the other clients.
+_MOST: Final = 4  # places that one advice names
+# More trials would hold up the other clients.
 _TRIED: Final = 2000  # recorded frames
 _LARGEST: Final = 64 << 10  # bytes of one
 
@@ -56,7 +56,7 @@ class Advice(NamedTuple):
 
 
 class Advisor:
-    """Tries options out.  clients: the live ones, by number; `matcher` has the options in force."""
+    """Tries options.  clients: the live ones, by number.  matcher: has the options in force."""
 
     def __init__(self, progress: Progress, matcher: Matcher, clients: Mapping[int, Client]) -> None:
         self._progress = progress
@@ -64,7 +64,7 @@ class Advisor:
         self._clients = clients
 
     def advice(self, client: Client, frame: Frame, near: RecordedExchange, *, used: bool) -> Advice | None:
-        """Return the narrowest option that makes a recorded frame accept a refused one; None without one."""
+        """Return the narrowest option that makes a refused frame match a recorded one, None without one."""
         if client.playing is None or frame.subject.startswith(_OF_NATS):
             return None
         seen = self._matcher.seen(frame)
@@ -110,14 +110,14 @@ class Advisor:
             for one in reversed(self._progress.recent)
             if one.conn == client.playing.conn and one.key == key_of(seen)
         )
-        last = islice(own, POLLS_OF_A_KEY)  # the playback remembers no more
+        last = islice(own, POLLS_OF_A_KEY)  # more are not kept
         bare = seen._replace(reply=b"")
         known = (one.frame._replace(reply=b"") for one in last)
         agree = any(self._matcher.agree(one, bare, again=True) is not None for one in known)
         return advice if agree else None
 
     def _orders(self, client: Client, near: RecordedExchange) -> Iterator[Advice]:
-        """Yield the options under which another client may send a frame, or this one may before its turn."""
+        """Yield the options under which another client may send a frame, or this one before its turn."""
         own = client.playing is not None and near.conn == client.playing.conn
         left = self._matcher.options.match_on - {"order" if own else "client"}
         if left:
@@ -164,7 +164,7 @@ class Advisor:
 
 
 def _with(options: MatchOptions, advice: Advice) -> MatchOptions:
-    """Return options with advice among them, in whatever layer it is given."""
+    """Return options with the advice added."""
     typed = read({advice.key: list(advice.values)})[advice.key]
     if isinstance(typed, tuple):
         given = getattr(options, advice.key)
@@ -178,6 +178,6 @@ def difference_of(
     """Return the first difference of a live frame from a recorded one; it may have been used."""
     recorded = exchange.frame
     if used and recorded.reply and live.reply:
-        # Its reply subject is another request's now: that is not what makes the two differ.
+        # Its reply subject belongs to another request by now: that is not the difference to report.
         recorded, live = recorded._replace(reply=b""), live._replace(reply=b"")
     return matcher.differs(recorded, live, LearnedPairs())

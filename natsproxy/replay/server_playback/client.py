@@ -1,4 +1,4 @@
-"""A live client: what it has sent, and the recorded connection that it plays."""
+"""A live client: what it sent, and the recorded connection that it plays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from natsproxy.replay.server_playback.progress import ConnectionProgress, Pendin
 from natsproxy.wire.frames import Frame
 
 HISTORY: Final = 64
-"""Frames after which a client stays with its recorded connection."""
+"""Number of frames after which a client keeps its recorded connection."""
 
 
 class Used(NamedTuple):
@@ -29,23 +29,22 @@ class Used(NamedTuple):
 class Client:
     """A live client.
 
-    What it is: connect, connect_frame: its CONNECT.  verbose: it expects a +OK for each frame.
+    Identity.  connect, connect_frame: its CONNECT.  verbose: it expects a +OK for each frame.
 
-    What it listens to: subs: the subjects of its subscriptions, by sid.  limits: the number of messages that
-    a subscription still takes, by sid, where it has a limit.  inboxes: the subscriptions to inboxes whose
-    recorded ones are not known yet, with their times.  groups: the recorded queue group of a
-    subscription, by sid.
+    Subscriptions, by live sid.  subs: their subjects.  limits: the number of messages that one with a limit
+    still takes.  inboxes: those to inboxes that no request has named yet, with their times.  groups: their
+    recorded queue groups.
 
-    What it plays: playing: its recorded connection.  sids: live sid to recorded sid.  held: frames that wait
-    until it plays one.  history: its first frames; used, learned: the exchanges that they matched with what
-    waited for those, and the identifiers that they taught.  committed: more than answers to READs was sent
-    because of it, so it cannot play another connection.
+    Matching.  playing: its recorded connection.  sids: live sid to recorded sid.  held: frames that wait
+    until it plays one.  history: its first frames; used, learned: the exchanges that these matched, and the
+    identifiers learned from them.  committed: it was sent more than answers to READs, so it can no longer
+    play another connection.
 
-    What it did: fed: the time at which a pull of it got a message (ns).  changes: the number of CHANGEs that
-    it made; asked: the same, when it polled last, by key.
+    Polls.  fed: when a pull request of it last got a message (ns).  changes: the number of CHANGEs that it
+    made; asked: the value of `changes` when it last polled, by key.
 
-    passed: the real server has frames of it.  unpassed: what the real server would need for each of its
-    subscriptions, by sid.
+    Real server.  passed: some of its frames were forwarded.  unpassed: the frames of each subscription that
+    were not, by sid.
     """
 
     id: int
@@ -72,19 +71,19 @@ class Client:
     # -- subscriptions
 
     def subscribe(self, frame: Frame) -> None:
-        """Note a SUB."""
+        """Add the subscription of a SUB."""
         self.subs[frame.sid] = frame.subject
         self.limits.pop(frame.sid, None)
 
     def unsubscribe(self, frame: Frame) -> None:
-        """Note an UNSUB, which may set a limit."""
+        """End the subscription of an UNSUB, or set its limit."""
         if not frame.args.strip():
             self.end_subscription(frame.sid)
         elif frame.args.isdigit() and frame.sid in self.subs:
             self.limits[frame.sid] = int(frame.args)
 
     def end_subscription(self, sid: bytes) -> None:
-        """Forget a subscription; messages that are late still go there."""
+        """Remove a subscription; late messages still find its sid."""
         for table in (self.subs, self.inboxes, self.unpassed, self.limits, self.groups):
             table.pop(sid, None)
         playing, recorded_sid = self.playing, self.sids.get(sid)
@@ -92,11 +91,11 @@ class Client:
             return
         if playing.sids.get(recorded_sid) == sid:
             playing.ended_sids[recorded_sid] = playing.sids.pop(recorded_sid)
-        if not self.passed:  # else its messages may be on their way from the real server
+        if not self.passed:  # else messages of the real server may still be on their way
             del self.sids[sid]
 
     def received(self, sid: bytes, frame: Frame) -> None:
-        """Count a message, recorded or of the real server, on a subscription that may have a limit."""
+        """Count a message, recorded or from the real server, against the limit of its subscription."""
         left = self.limits.get(sid)
         if left is not None and not frame.no_responders:
             self.limits[sid] = left - 1
@@ -104,31 +103,31 @@ class Client:
                 self.end_subscription(sid)
 
     def listening_sid(self, subject: bytes) -> bytes | None:
-        """Return the subscription on which it gets the messages of a subject."""
+        """Return the sid of a subscription that matches a subject, None if there is none."""
         return next((sid for sid, pattern in self.subs.items() if matches(pattern, subject)), None)
 
     # -- matching
 
     def keep_history(self, frame: Frame) -> None:
-        """Keep one of its first frames: until it is committed, they may have to be matched again."""
+        """Keep a frame: until the client is committed, its first frames may be matched again."""
         if not self.history or (not self.committed and len(self.history) < HISTORY):
             self.history.append(standalone(frame))
 
     def note_act(self, exchange: RecordedExchange) -> None:
-        """Note that it made a change, or polled."""
+        """Count a change; for a poll, note the number of changes so far."""
         if exchange.kind is FrameKind.CHANGE:
             self.changes += 1
         else:
             self.asked[exchange.key] = self.changes
 
     def has_acted_since(self, key: Key) -> bool:
-        """Return whether it made a change since it polled last."""
+        """Return whether it made a change since its last poll with this key."""
         return self.asked.get(key) != self.changes
 
     def note_use(self, used: Used, learned: LearnedPairs, *, whole: bool) -> None:
-        """Note the exchange that one of its frames matched, since that may have to be undone.
+        """Keep what one of its frames matched: it may have to be undone.
 
-        whole: no more effects of it can come.
+        whole: no more effects of the exchange can follow.
         """
         effects = [one.effect for one in used.effects]
         asks = whole and all(one.follows_poll and one.frame is not None for one in effects)
@@ -139,7 +138,7 @@ class Client:
         self.learned.add(learned)
 
     def play(self, connection: ConnectionProgress) -> None:
-        """Play a recorded connection, in place of the one before."""
+        """Play a recorded connection instead of the one before."""
         if self.playing is not None:
             if self.playing.client_id == self.id:
                 self.playing.client_id = None
@@ -150,12 +149,12 @@ class Client:
         connection.client_id, self.playing = self.id, connection
 
     def requester(self, frame: Frame) -> Requester | None:
-        """Return where the answers to its request go; None where it listens to none."""
+        """Return where the answers to its request go, None if it does not subscribe to them."""
         sid = self.listening_sid(frame.reply)
         return None if sid is None else Requester(self.id, sid, frame.reply)
 
     def matched_subscription(self, exchange: RecordedExchange, frame: Frame) -> None:
-        """Note which recorded subscription a SUB of it stands for."""
+        """Map a live SUB to the recorded subscription that it matched."""
         if self.playing is not None:
             recorded = exchange.frame
             self.playing.sids[recorded.sid] = frame.sid

@@ -17,9 +17,9 @@ TEMPLATES: Final = 1000
 class Count:
     """The client frames of one subject template.
 
-    recorded: those that the capture holds; of these unused: sent by no client; exempt: not sent, and nobody
-    misses them (polls that came less often, subscriptions to inboxes).  missed: those that were sent and
-    never recorded.  repeated: polls that were answered as an earlier one.
+    recorded: those in the capture; of these unused: sent by no client; exempt: not sent and not required
+    (polls that came less often, subscriptions to inboxes).  missed: those that were sent and never recorded.
+    repeated: polls that got the answer of an earlier one.
     """
 
     recorded: int = 0
@@ -58,7 +58,7 @@ class Counts:
         return found
 
     def copy(self) -> Counts:
-        """Return the same counts, that may change alone."""
+        """Return an independent copy."""
         made = Counts(self._limit)
         made.by_template = {key: replace(count) for key, count in self.by_template.items()}
         made.others = replace(self.others)

@@ -1,12 +1,12 @@
 """The delivery requests of live clients: pull requests, and push consumers with heartbeats.
 
-A pull request is open until it has its messages, its time is over or its client no longer listens.  Recorded
-messages of its consumer go to the oldest that is open.  Its end without messages (404, 408) and the
-heartbeats come as the live request demands them, whatever was recorded: a program that polls more or less
-often than in the recording, or with other times, gets the statuses that a server would send.
+A pull request is open until it has its messages, it expires or its client has unsubscribed.  Recorded
+messages of its consumer go to the oldest open one.  Its end without messages (404, 408) and the heartbeats
+follow the live request, not the recording: a program that polls more or less often than recorded, or with
+other times, gets the statuses that a server would send.
 
-A push consumer of an ordered subscription that the recording shows to start again gets no more heartbeats
-when that comes next: their absence is the reason for which the client starts again.
+If the recording shows that an ordered consumer was recreated next, its heartbeats stop: their absence is what
+makes the client recreate it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class LiveRequest:
     """A delivery request of a live client.
 
     consumer: its recorded name.  frame: the live frame.  inbox: the live subject for its statuses.  left: the
-    number of messages that it still takes, None for a push consumer.  ends, beats: the next time of each in
-    ns, None for never.  unrecorded: no recorded request was used for it (yet).  last: the last sequences that
-    were delivered, of the consumer and of the stream.
+    number of messages that it still takes, None for a push consumer.  ends, beats: when it expires, and when
+    its next heartbeat is due (ns), None for never.  unrecorded: it has not matched a recorded request (yet).
+    last: the consumer and stream sequences that were delivered last.
     """
 
     client: Client
@@ -60,7 +60,7 @@ class LiveRequest:
 
     @property
     def sid(self) -> bytes | None:
-        """The live subscription that its messages go to, None when there is none (any more)."""
+        """The sid that its messages go to, None if its client is not subscribed (any more)."""
         subs = self.client.subs
         if self.known_sid not in subs:
             self.known_sid = next(
@@ -75,7 +75,7 @@ class LiveRequest:
 
     @property
     def next(self) -> int | None:
-        """The next time at which something is due."""
+        """The time of its next status in ns, None for never."""
         times = [time for time in (self.ends, self.beats) if time is not None]
         return min(times, default=None)
 
@@ -95,7 +95,7 @@ class DeliveryRequests(EffectSource):
         self._ties = 0
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Note a frame that asks for deliveries."""
+        """Add the delivery request of a frame."""
         request = None if sent.request is None else delivery_request(sent.frame)
         if request is None or sent.request is None or sent.client.playing is None:
             return []
@@ -125,7 +125,7 @@ class DeliveryRequests(EffectSource):
             self._no_wait.append(live)
 
     def on_leave(self, client: Client, now: int) -> list[Action]:
-        """Forget the requests of a client that has left."""
+        """Remove the requests of a client that has disconnected."""
         self._pushes = [one for one in self._pushes if one.client is not client]
         for key, requests in list(self.pulls.items()):
             kept = [one for one in requests if one.client is not client]
@@ -142,8 +142,8 @@ class DeliveryRequests(EffectSource):
     def next_pull(self, connection: ConnectionProgress, consumer: Consumer, sid: bytes) -> LiveRequest | None:
         """Return the pull request that the next message of a consumer goes to.
 
-        sid: the recorded subscription that got it.  While the live one listens, the message is for its pulls;
-        where its client gives them away, for those of any other one.
+        sid: the recorded subscription that got it.  The pulls on its live subscription come first; if the
+        connection gives its messages away, those of any client.
         """
         live = connection.sids.get(sid)
         requests = [one for one in self.pulls.get((connection.conn, consumer), []) if one.listens]
@@ -166,12 +166,12 @@ class DeliveryRequests(EffectSource):
         pull.left -= 1
         pull.client.fed = now
         pull.open = pull.left > 0
-        if pull.open and pull.request.no_wait:  # now that it has some, it waits for no more
+        if pull.open and pull.request.no_wait:  # it has some messages, so it does not wait for more
             self._no_wait.append(pull)
         _put_off(pull, reply, now)
 
     def pushed(self, client: Client, sid: bytes, reply: bytes, now: int) -> None:
-        """Note that a message went to a subscription, which may be that of a push consumer."""
+        """Note that a message went to a subscription: it postpones the heartbeat of a push consumer."""
         for one in self._pushes:
             if one.client is client and one.sid == sid:
                 _put_off(one, reply, now)
@@ -185,13 +185,13 @@ class DeliveryRequests(EffectSource):
                     return
 
     def unrecorded(self) -> list[LiveRequest]:
-        """Return the pull requests for which no recorded one was used (yet)."""
+        """Return the open pull requests that have not matched a recorded one (yet)."""
         return [one for pulls in self.pulls.values() for one in pulls if one.open and one.unrecorded]
 
     # -- statuses
 
     def end_no_wait(self) -> list[Action]:
-        """End the requests that do not wait, once the messages that are there were sent."""
+        """End the no_wait requests, once the messages that are available were sent."""
         if not self._no_wait:
             return []
         hasty, self._no_wait = self._no_wait, []
@@ -222,7 +222,7 @@ class DeliveryRequests(EffectSource):
                 actions += self._end(one, _TIMEOUT)
             elif one.beats is not None and one.beats <= now:
                 actions += self._beat(one, now)
-            else:  # a message put the heartbeat off
+            else:  # a message postponed the heartbeat
                 self._plan(one)
         return actions
 
@@ -244,7 +244,7 @@ class DeliveryRequests(EffectSource):
         if one.next is not None:
             self._ties += 1
             heapq.heappush(self._due, (one.next, self._ties, one))
-        if len(self._due) > self._most_due:  # pulls that got their messages, long before their time is over
+        if len(self._due) > self._most_due:  # pulls that got their messages long before they expire
             self._due = [entry for entry in self._due if entry[2].open]
             heapq.heapify(self._due)
             self._most_due = 2 * len(self._due) + _CLOSED_KEPT

@@ -17,9 +17,9 @@ from natsproxy.wire.frames import Frame
 class ClientFrame(NamedTuple):
     """A frame of a live client, and what it matched.
 
-    exchange: the recorded exchange that it is, used just now; or with `again` the one of that earlier poll,
-    whose answers it gets again; None for an unrecorded frame.  request: the delivery request that the
-    exchange is.  effects: those that waited for it.
+    exchange: the recorded exchange that it matched; None for an unrecorded frame.  again: the earlier poll
+    that it repeats, whose exchange that is.  request: the exchange as a delivery request, if it is one.
+    effects: those that waited for the exchange.
     """
 
     client: Client
@@ -33,11 +33,11 @@ class ClientFrame(NamedTuple):
 
 
 class EffectSource(ABC):
-    """A source of frames for clients; it returns the actions that are to be taken."""
+    """A source of frames for clients; each method returns the actions to take."""
 
     @abstractmethod
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Take a frame of a client."""
+        """Handle a frame of a client."""
 
     def next_due(self) -> int | None:
         """Return the next time at which `on_time` has to be called, in ns; None for never."""
@@ -48,5 +48,5 @@ class EffectSource(ABC):
         return []
 
     def on_leave(self, client: Client, now: int) -> list[Action]:
-        """Forget a client whose connection has ended."""
+        """Handle the end of a client's connection."""
         return []

@@ -1,9 +1,9 @@
-"""A real server that answers what was never recorded: the frames that go to it, and from when on.
+"""A real server that answers unrecorded frames: which frames are forwarded to it, and when.
 
-Nothing goes there before the first unrecorded frame: a program that sends what was recorded needs no server.
-Then the subscriptions that all clients have by now go first.  The frame may cause messages to any of them,
-and the connections to the server are separate: it waits until the server has the other clients'
-subscriptions.
+Nothing is forwarded before the first unrecorded frame: a program that sends only recorded ones needs no
+server.  Then the current subscriptions of all clients go first: the frame may cause messages to any of them.
+Each client has its own connection to the server, so the frame waits until the server has the subscriptions
+of the other clients.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from natsproxy.wire.ops import Op
 class LiveServer(EffectSource):
     """Forwards frames of clients.
 
-    clients: all that are there, by number.  new_episodes: collects what is unrecorded, None for not at all.
+    clients: the live ones, by number.  new_episodes: collects the unrecorded frames, None for not at all.
     """
 
     def __init__(self, clients: Mapping[int, Client], new_episodes: NewEpisodes | None = None) -> None:
@@ -30,9 +30,9 @@ class LiveServer(EffectSource):
         self._begun = False
 
     def accompany(self, client: Client, frame: Frame, now: int) -> list[Action]:
-        """Forward a frame that makes unrecorded ones work: a SUB, an UNSUB, an answer to flow control.
+        """Forward a frame that unrecorded ones depend on: SUB, UNSUB, answer to flow control.
 
-        Before the first unrecorded frame, what it will need of them is kept.
+        Before the first unrecorded frame, subscriptions are kept to be sent with it.
         """
         unpassed = client.unpassed
         if frame.op == Op.UNSUB and self.new_episodes is not None:
@@ -42,16 +42,16 @@ class LiveServer(EffectSource):
         if frame.op == Op.SUB:
             unpassed[frame.sid] = frame.raw
         elif frame.op != Op.UNSUB:
-            pass  # the flow that it answers is a recorded one
+            pass  # it answers recorded flow control
         elif not frame.args.strip():
             unpassed.pop(frame.sid, None)
-        elif frame.sid in unpassed:  # a limit, which replaces the one before
+        elif frame.sid in unpassed:  # the limit replaces an earlier one
             sub, end, _ = unpassed[frame.sid].partition(b"\n")
             unpassed[frame.sid] = sub + end + frame.raw
         return []
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Forward an unrecorded SUB or publish; it may be the first."""
+        """Forward an unrecorded SUB or publish, after all subscriptions if it is the first."""
         client, frame = sent.client, sent.frame
         actions = [] if self._begun else self._begin(client)
         if frame.op != Op.SUB:  # that was forwarded by `accompany`
@@ -69,7 +69,7 @@ class LiveServer(EffectSource):
         return [SendToClient(client.id, frame.raw)]
 
     def on_leave(self, client: Client, now: int) -> list[Action]:
-        """End the connection of a client that was added."""
+        """Record the end of an added connection."""
         if self.new_episodes is not None:
             self.new_episodes.ended(client, now)
         return []

@@ -21,23 +21,23 @@ from natsproxy.wire.ops import Op
 
 _SHOWN: Final = 3
 _COMPARED: Final = 64 << 10  # bytes of a payload whose lines are compared
-_LOOKED_AT: Final = 2000  # candidates: a mismatch must not stop the traffic of the other clients
+_LOOKED_AT: Final = 2000  # candidates: finding the nearest must not hold up the other clients
 _BYTES: Final = 8 << 20  # of them
 # The later the field that differs, the nearer the frame: `Matcher.differs` compares the subject first.
 _ORDER: Final = {"": 0, "body": 1, "headers": 2, "reply": 3, "queue": 3, "subject": 4}
 
 
 NOT_NATS: Final = "bytes that are not NATS"
-"""The frame of a mismatch that is none."""
+"""Stands for the frame in a mismatch of bytes that are no frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A recorded client frame near to a mismatch: its text, the difference, whether it was used.
+    """A recorded client frame that is near to a mismatch.
 
-    difference: None for a frame that agrees, but was used, or is another client's, or (early) comes after
-    others on its subject.  accepted: the option under which the live one would have matched.  changed: the
-    lines in which they differ, where those are several.
+    difference: None for a frame that agrees, but was used, is another client's, or (early) comes after others
+    on its subject.  accepted: the option under which the live frame would have matched.  changed: the lines
+    that differ, if there are several.
     """
 
     text: str
@@ -49,21 +49,21 @@ class Candidate:
     early: bool = False
 
     def lines(self) -> list[str]:
-        """Return the lines about it in a report."""
+        """Return its lines in a report."""
         if self.difference is not None:
             lines = [f"  nearest ({'used already' if self.used else 'not used'}): {self.text}"]
             lines.append(f"    {self.difference}")
         elif self.used:
             lines = [f"  recorded, but used already: {self.text}"]
         elif self.early:
-            lines = [f"  recorded, but behind others on its subject: {self.text}"]
+            lines = [f"  recorded, but after others on its subject: {self.text}"]
         else:
             lines = [f"  recorded for another client (connection {self.conn}): {self.text}"]
         if self.accepted is not None:
             lines.append(f"    {self.accepted}")
         if self.changed:
             lines += [
-                "    all that differs, but for identifiers and times:",
+                "    all differences except identifiers and times:",
                 *(f"    {one}" for one in self.changed),
             ]
         return lines
@@ -73,9 +73,9 @@ class Candidate:
 class Mismatch:
     """A live client frame without a recorded exchange, and the nearest recorded frames.
 
-    frame: its op and subject; text: more of it.  compared, used: how many recorded frames of that kind and
-    subject were compared with it, and how many of them were used before.  acked: the nearest of them was a
-    publish to a stream.
+    frame: its op and subject; text: a preview of all of it.  compared, used: how many recorded frames of that
+    kind and subject were compared with it, and how many of these were already used.  acked: the nearest one
+    was a publish to a stream.
     """
 
     client_id: int
@@ -89,12 +89,12 @@ class Mismatch:
 
     @property
     def who(self) -> str:
-        """The client, for people."""
+        """The name or number of the client, for a message."""
         return f"client {self.name!r}" if self.name else f"connection {self.client_id}"
 
     @property
     def kind(self) -> str:
-        """The frame by the template of its subject: no value is in it."""
+        """The op and subject template of the frame, which hold no value of it."""
         op, blank, subject = self.frame.partition(" ")
         subject = template(subject.encode()).decode(errors="replace")
         return self.frame if self.frame == NOT_NATS else f"{op}{blank}{subject}"
@@ -168,8 +168,8 @@ def mismatch_of(
 class Nearest(NamedTuple):
     """The nearest recorded frames.
 
-    compared, used: how many of the same kind and subject there were and were used.  acked: a stream answered
-    the nearest of them.
+    compared, used: how many of the same kind and subject there were, and how many were used.  acked: a stream
+    acknowledged the nearest one.
     """
 
     candidates: tuple[Candidate, ...]
@@ -215,7 +215,7 @@ def nearest(
         distance = (_ORDER[field], -common, int(conflict), int(exchange.conn != own), int(is_used))
         ranked.append(_Ranked(distance, exchange, is_used, difference))
     ranked.sort(key=lambda one: (one.distance, one.exchange.seq))
-    if ranked and ranked[0].distance[0] < _ORDER["subject"]:  # those of other subjects are far from it
+    if ranked and ranked[0].distance[0] < _ORDER["subject"]:  # frames on other subjects are far from it
         ranked = [one for one in ranked if one.distance[0] < _ORDER["subject"]]
     shown = [_shown(one, own, advise(one.exchange, one.used)) for one in ranked[:_SHOWN]]
     if shown and shown[0].difference is not None and shown[0].difference.field != "subject":
@@ -226,7 +226,7 @@ def nearest(
 
 
 def _changed(recorded: Frame, live: Frame) -> tuple[str, ...]:
-    """Return the lines in which two frames differ, none where the first difference is the only one."""
+    """Return the lines in which two frames differ, none if the first difference is the only one."""
     if max(recorded.size, live.size) > _COMPARED:
         return ()
     lines = changed_lines(frame_text(recorded), frame_text(live), alike=True)

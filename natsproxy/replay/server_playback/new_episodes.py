@@ -1,9 +1,9 @@
 """The new episodes of a playback: unrecorded client frames, and the real server's answers to them.
 
-Additions are translated into the recording's names, so that the next playback takes them for a part of it.
-Mapped identifiers are mapped back.  Sids are those of the recorded connection; new subscriptions get numbers
-of their own.  Each addition has a place: behind the recorded frame that happened last.  A client that plays
-no recorded connection becomes a connection of its own, from its CONNECT on.
+Additions use the identifiers of the recording, so that the next playback plays them as a part of it: live
+inboxes, names and ids are mapped back, sids are those of the recorded connection, and new subscriptions get
+unused ones.  Each addition is placed after the recorded frame that happened last.  A client that plays no
+recorded connection is added as a connection, from its CONNECT on.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
 _LACKING: Final = (10059, 10014)
-"""The errors that a stream, or a consumer, is not there."""
+"""Error codes of JetStream: stream not found, consumer not found."""
 LIMIT: Final = 256 << 20
 _OVERHEAD: Final = 128
-_FAR: Final = 1_000_000  # the sids of subscriptions that were not read yet are surely below
+_FAR: Final = 1_000_000  # above the sids of any subscriptions that were not read yet
 
 
 class Addition(NamedTuple):
-    """A frame to add; without data, the end of a connection that was added.
+    """A frame to add; with empty data, the end of a connection that was added.
 
-    conn: the number of the recorded connection; negative for one that is added.  after: seq of the recorded
-    frame behind which it belongs, -1 for the beginning.  delay: ns behind that.
+    conn: the number of the recorded connection; negative for an added one.  after: seq of the recorded frame
+    that it follows, -1 for the beginning.  delay: ns after that frame.
     """
 
     conn: int
@@ -42,7 +42,7 @@ class Addition(NamedTuple):
 
 
 def _lacking(answer: Frame) -> str:
-    """Return an answer that there is no such stream, consumer or responder; "" for any other."""
+    """Return the text of an answer that a stream, consumer or responder is missing; "" for any other."""
     if answer.no_responders:
         return "'no responders'"
     error = api_error(answer.body)
@@ -54,7 +54,7 @@ class NewEpisodes:
 
     def __init__(self, progress: Progress, identifiers: IdentifierMap, *, limit: int = LIMIT) -> None:
         self.additions: list[Addition] = []
-        self.lacking = ""  # the first answer that names what only the recording has
+        self.lacking = ""  # the first answer that something of the recording is missing
         self._progress = progress
         self._identifiers = identifiers
         self._limit = limit
@@ -83,7 +83,7 @@ class NewEpisodes:
         self._add(client, C2S, data, now)
 
     def unsubscribed(self, client: Client, frame: Frame, now: int) -> None:
-        """Add an UNSUB, where the subscription was added too."""
+        """Add an UNSUB if its subscription was added."""
         if (client.id, frame.sid) in self._sids:
             limit = int(frame.args) if frame.args.isdigit() else 0
             self._add(client, C2S, encode.unsub(client.sids[frame.sid], limit), now)
@@ -101,7 +101,7 @@ class NewEpisodes:
         self._add(client, S2C, encode.msg(subject, sid, body, reply=reply, headers=block), now)
 
     def ended(self, client: Client, now: int) -> None:
-        """Note that a client has left."""
+        """Add the end of a connection that was added."""
         if client.id in self._new:
             self._add(client, C2S, b"", now)
 
@@ -126,7 +126,7 @@ class NewEpisodes:
         self._size += len(data) + _OVERHEAD
         if self._size > self._limit:
             raise CaptureError(
-                f"more than {self._limit >> 20} MiB are new to this cassette: record it anew (mode all)"
+                f"more than {self._limit >> 20} MiB of new frames for one cassette: record it anew (mode all)"
             )
         after, since = self._progress.reached
         if not since:

@@ -1,19 +1,19 @@
-"""Pairing of live with recorded: of a client with a connection, of its frames with exchanges.
+"""Pairing of live clients with recorded connections, and of their frames with recorded exchanges.
 
-The client's own frames decide.  The candidates are the recorded connections that nobody plays and that have
-its client name; where none has it, those that have an exchange for one of its frames.  Of these the one wins
-that matches most of the frames in its first batch with a SUB or a publish, then the one that was accepted at
-its place among those of the name, then the earliest.
+The client's own frames decide.  Candidates are the recorded connections of its client name that nobody plays;
+if there are none, those that have an exchange for one of its frames.  The best is the one that matches most
+frames of its first batch with a SUB or a publish; of equal ones the one at its place in the order in which
+clients of that name connected, then the earliest.
 
 Connections of one client name are workers of one kind: what one of them was to publish or to request, another
 one may.  A frame that does not fit may still move a client to another recorded connection that fits its whole
-history, or let two of them change places, as long as nothing but answers to READs was sent because of their
-frames: a later change of mind would show.
+history, or swap two of them, as long as nothing but answers to READs was sent for their frames: later the
+client would notice.
 
 Polls may come more or less often than recorded, or at other times.  A recorded poll is due when the clients
 have made all changes before it: else its answer would come from the future.  A read of a subject is due while
-the publish that it shows is the last one on this subject: what other tasks of a program do meanwhile is no
-change to it.  While none is due, a poll is like the last one that asked the same.
+the publish that it shows is the last one on this subject, whatever other tasks of the program do meanwhile.
+While none is due, a poll counts as a repetition of the last equal one.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from natsproxy.wire.ops import Op
 
 
 class Match(NamedTuple):
-    """A recorded exchange that agrees with a live frame, and the pairs of values that this teaches."""
+    """A recorded exchange that agrees with a live frame, and the pairs of values learned from that."""
 
     exchange: RecordedExchange
     learned: LearnedPairs
 
 
 class Pairing:
-    """Finds what live frames match.  clients: those that are there, by number."""
+    """Finds what live frames match.  clients: the live ones, by number."""
 
     def __init__(self, progress: Progress, matcher: Matcher, clients: Mapping[int, Client]) -> None:
         self._progress = progress
@@ -53,7 +53,7 @@ class Pairing:
     # -- connections
 
     def bind(self, client: Client) -> None:
-        """Let a client play the connection that fits its held frames; none where no connection is left."""
+        """Let a client play the connection that fits its held frames best; none if no connection is left."""
         best = self._choose(client, client.held)
         if best is not None:
             client.play(best)
@@ -67,7 +67,7 @@ class Pairing:
         named = [one for one in free if one.name == client.connect.name]
         if len(named) > 1:
             named.sort(key=self._at_its_place(client))
-        # A name alone is enough; without it at least one frame has to fit.
+        # The same name is enough; without it, at least one frame has to match.
         best, most = None, -1 if named else 0
         for connection in named or free:
             fits = self._fits(connection, frames)
@@ -76,10 +76,10 @@ class Pairing:
         return best
 
     def _at_its_place(self, client: Client) -> Callable[[ConnectionProgress], tuple[bool, int]]:
-        """Return a key that puts the recorded connections of a client's name into an order.
+        """Return a sort key for the recorded connections of a client's name.
 
-        The one that was accepted at its place among those of the name comes first, then the earliest.  Frames
-        of clients that begin at once come in any order, but a program makes its connections one by one.
+        First comes the one at the same place in the order of connecting, then the earliest.  First frames of
+        several clients may come in any order, but a program makes its connections one by one.
         """
         name = client.connect.name
         accepted = sorted(
@@ -113,7 +113,7 @@ class Pairing:
         return len(taken)
 
     def is_foreign(self, client: Client, found: Match | PlayedPoll | None, kind: FrameKind) -> bool:
-        """Return whether a frame is none of the connection that its client plays."""
+        """Return whether a frame does not belong to the connection that its client plays."""
         if kind is FrameKind.INBOX or client.playing is None:
             return False
         return found is None or found.exchange.conn != client.playing.conn
@@ -121,8 +121,8 @@ class Pairing:
     def move(self, client: Client, frame: Frame) -> list[Client]:
         """Let an uncommitted client play another recorded connection, one that fits all its frames.
 
-        It may change places with another uncommitted client of its name.  Returns those that moved; their
-        histories have to be matched again then.
+        It may swap with another uncommitted client of its name.  Returns the clients that moved, whose
+        histories have to be matched again.
         """
         if not _may_move(client):
             return []
@@ -158,7 +158,7 @@ class Pairing:
         return []
 
     def _fit_anew(self, connection: ConnectionProgress, player: Client, frames: list[Frame]) -> bool:
-        """Return whether frames fit a recorded connection, had its player not used anything of it."""
+        """Return whether frames would fit a recorded connection if its client had used nothing of it."""
         used = [one.exchange for one in player.used if one.exchange.conn == connection.conn]
         for exchange in used:
             connection.unused.put(exchange)
@@ -174,9 +174,9 @@ class Pairing:
     # -- exchanges
 
     def match(self, client: Client, frame: Frame, kind: FrameKind) -> Match | PlayedPoll | None:
-        """Return what a live frame is: an unused exchange, an earlier poll once more, or nothing recorded.
+        """Return what a live frame matches: an unused exchange, an earlier poll (repeated), or None.
 
-        A subscription to an inbox is matched when its request has named it (`named_inboxes`).
+        A subscription to an inbox is matched later, when a request has named it (`named_inboxes`).
         """
         playing = client.playing
         if playing is None or kind is FrameKind.INBOX:
@@ -187,7 +187,7 @@ class Pairing:
         return found or self._earlier_poll(playing, frame, kind) or self._first(playing, frame)
 
     def in_turn(self, client: Client, frame: Frame, kind: FrameKind) -> Match | None:
-        """Return the unused exchange of its own connection that a poll is, where it is its turn."""
+        """Return the unused exchange of its own connection that a poll matches, if that is due."""
         playing, seen = client.playing, self._matcher.seen(frame)
         if playing is None:
             return None
@@ -201,7 +201,7 @@ class Pairing:
         return first if self._turns.is_own_next(client, first.exchange) else None
 
     def _earlier_poll(self, playing: ConnectionProgress, frame: Frame, kind: FrameKind) -> PlayedPoll | None:
-        """Return the last poll that asked the same; any pull request at its consumer does."""
+        """Return the last equal poll; pull requests at one consumer are equal."""
         bare = self._matcher.seen(frame)._replace(reply=b"")
         for poll in self._progress.polls.of(playing.conn, key_of(bare)):
             known = poll.exchange.frame._replace(reply=b"")
@@ -214,7 +214,7 @@ class Pairing:
         return kind in POLLS and self._matcher.options.allow_repeats
 
     def _first(self, playing: ConnectionProgress, frame: Frame) -> Match | None:
-        """Return the first exchange that agrees: of its own connection, else of another worker's."""
+        """Return the first exchange that agrees: of its own connection, else of another worker."""
         seen = self._matcher.seen(frame)
         return self._own(playing, seen) or self._of_a_sibling(playing, seen)
 
@@ -239,17 +239,17 @@ class Pairing:
         return None
 
     def _in_order(self, exchange: RecordedExchange) -> bool:
-        """Return whether those before it on its subject and connection were used, where that counts."""
+        """Return whether the exchanges before it on its subject were used, if their order counts."""
         if "order" not in self._matcher.options.match_on or exchange.kind is not FrameKind.CHANGE:
             return True
         queue = self._progress.connections[exchange.conn].unused.by_key[exchange.key]
         return exchange is next(one for one in queue if one.frame.subject == exchange.frame.subject)
 
     def _siblings(self, playing: ConnectionProgress, frame: Frame) -> Iterator[ConnectionProgress]:
-        """Yield the connections of workers of one kind, which share their work at random.
+        """Yield the connections of workers that share their work at random.
 
-        They have the same client name, or take messages from one consumer or queue group.  Their clients have
-        to be there, unless it does not count which client sends a frame, or they left and the others go on.
+        They have the same client name, or take messages from one consumer or queue group.  Their clients must
+        have connected, unless it does not matter which client sends a frame.
         """
         if frame.op == Op.SUB:  # messages would go to the other one
             return
@@ -267,7 +267,7 @@ class Pairing:
     # -- use
 
     def use(self, client: Client, match: Match, frame: Frame, kind: FrameKind, now: int) -> ClientFrame:
-        """Use the exchange that a frame of a client matched, and learn the values that it teaches."""
+        """Use the exchange that a frame of a client matched, and learn the pairs of values."""
         exchange, learned = match
         self._matcher.identifiers.learn(learned)
         client.note_act(exchange)
@@ -283,19 +283,19 @@ class Pairing:
     def repeat(
         self, client: Client, poll: PlayedPoll, frame: Frame, kind: FrameKind, now: int
     ) -> ClientFrame:
-        """Take a frame of a client as an earlier poll once more."""
+        """Count a frame of a client as a repetition of an earlier poll."""
         client.committed = True
         client.note_act(poll.exchange)
         request = delivery_request(poll.exchange.frame)
         return ClientFrame(client, frame, kind, now, poll.exchange, request, again=poll)
 
     def fulfil(self, match: Match, frame: Frame, now: int) -> list[PendingEffect]:
-        """Use the recorded request for a live one that is open; return the effects that waited for it."""
+        """Use the recorded request that an open live one matches; return the effects that waited for it."""
         self._matcher.identifiers.learn(match.learned)
         return self._progress.use(match.exchange, frame, now)
 
     def named_inboxes(self, now: int) -> Iterator[ClientFrame]:
-        """Use the recorded subscriptions of inboxes whose requests have told their names, one by one."""
+        """Use the recorded subscriptions of inboxes that requests have named; yield them one by one."""
         for client in self._clients.values():
             for sid, (frame, _) in list(client.inboxes.items()) if client.playing else ():
                 assert client.playing is not None
@@ -307,7 +307,7 @@ class Pairing:
                     yield self.use(client, match, frame, FrameKind.INBOX, now)
 
     def unnamed_inboxes(self, client: Client, now: int) -> Iterator[ClientFrame]:
-        """Use a recorded subscription for each inbox that is not known, or the live one as unrecorded."""
+        """Use a recorded subscription for each unnamed inbox; one without is unrecorded."""
         inboxes, client.inboxes = client.inboxes, {}
         for frame, then in inboxes.values():
             match = None if client.playing is None else self._first(client.playing, frame)

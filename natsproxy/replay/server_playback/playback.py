@@ -3,14 +3,14 @@
 1. A live client gets INFO at once.  `pairing.py` chooses the recorded connection that it plays.
 2. Each client frame is matched to the earliest unused exchange of that connection that agrees
    (`conversation/matching.py`); identifiers are learned on the way.
-3. A frame and what it matched go to the effect sources one after the other; each returns the actions that
-   follow: `delivery_requests.py`, `recorded_effects.py`, `repeated_polls.py`.
+3. A frame and what it matched go to each effect source in turn, which returns the actions that follow:
+   `delivery_requests.py`, `recorded_effects.py`, `repeated_polls.py`, `shared_work.py`.
 4. PING is answered live, by the real server once it has frames of the client.  Verbose clients get `+OK`.
    UNSUB and answers to flow control never mismatch, and a subscription to an inbox belongs to the request
    that names it.
 5. Unrecorded input: `error` sends an error that clients survive and keeps the mismatch (`refusals.py`);
-   `ignore` sends nothing; `pass` hands it to a real server, with all subscriptions, so that the server can
-   answer (`live_server.py`); `record` does that and collects both for the cassette (`new_episodes.py`).
+   `ignore` sends nothing; `pass` forwards it to a real server, with all subscriptions, so that the server can
+   answer (`live_server.py`); `record` does that and adds both to the cassette (`new_episodes.py`).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _NOT_OURS: Final = (
 
 
 class ServerPlayback:
-    """The machine.  `mismatches` and `unused()` hold the differences from the recording."""
+    """Plays the server.  `mismatches` and `unused()` are the differences from the recording."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class ServerPlayback:
         pongs = 0
         for frame in frames:
             if frame.op == Op.PING:
-                # The PONG of a client that plays nothing yet waits: its held frames are answered before.
+                # The PONG of a client that plays nothing yet waits: its held frames are answered first.
                 pongs += 1
                 if client.playing is not None:
                     actions.append(_pong(client))
@@ -205,7 +205,7 @@ class ServerPlayback:
     def deadline(self) -> int | None:
         """The next time at which `tick` has to be called, in ns; None for never.
 
-        It is past while there is more to read: what was sent has made room.
+        It is in the past while there is more to read and room for it.
         """
         if self.progress.has_room:
             return self._now
@@ -219,7 +219,7 @@ class ServerPlayback:
 
     @property
     def handed_over(self) -> list[str]:
-        """The shared messages that went to another client than when they were recorded, for a report."""
+        """Lines of a report about shared messages that went to another client than in the recording."""
         return [
             f"{count} messages of {share}, recorded for {recorded.label}, went to {live.label}"
             for (share, recorded, live), count in list(self._effects.handed_over.items())
@@ -231,14 +231,14 @@ class ServerPlayback:
         return self.progress.done
 
     def waiting_for(self) -> str:
-        """Return a phrase for the frame that the conversation waits for, for an error message."""
+        """Return what the conversation waits for, as a part of an error message."""
         left = self.unused()
         if left:
             first = left[0]
             more = f" and {len(left) - 1} more" if len(left) > 1 else ""
             who = self.recording.connections[first.conn].label
             return f"{preview(first.frame)} from {who}{more}"
-        return "the last server frames to be due" if not self.done else "nothing"
+        return "the time of the last server frames" if not self.done else "nothing"
 
     def unused(self) -> list[RecordedExchange]:
         """Return the recorded client frames that no live one matched, in order.
@@ -299,7 +299,7 @@ class ServerPlayback:
     # -- one frame
 
     def _on_frame(self, client: Client, frame: Frame, now: int) -> list[Action]:
-        """Note what a frame says about subscriptions, and play it."""
+        """Follow the subscriptions of a client, and play its frame."""
         kind = self.recording.kind_of(frame)
         optional = kind is FrameKind.OPTIONAL
         actions: list[Action] = []
@@ -312,7 +312,7 @@ class ServerPlayback:
         return actions if optional else [*actions, *self._play(client, frame, kind, now)]
 
     def _play(self, client: Client, frame: Frame, kind: FrameKind, now: int) -> list[Action]:
-        """Match a frame; where another connection fits it and all earlier ones, match those again."""
+        """Match a frame; if only another connection fits it and all earlier ones, match those again."""
         found = self._pairing.match(client, frame, kind)
         actions: list[Action] = []
         if self._pairing.is_foreign(client, found, kind):
@@ -322,7 +322,7 @@ class ServerPlayback:
         return [*actions, *self._matched(client, frame, kind, found, now)]
 
     def _match_again(self, client: Client, now: int) -> list[Action]:
-        """Match the first frames of a client that plays another connection now; its READs were answered."""
+        """Match the first frames of a client that now plays another connection; its READs were answered."""
         frames, client.history = client.history, []
         actions: list[Action] = []
         for frame in frames:
@@ -354,10 +354,10 @@ class ServerPlayback:
         return [*inboxes, *self._answer(sent)]
 
     def _refer(self, sent: ClientFrame) -> list[Action]:
-        """Pass an unrecorded frame to the source that handles them."""
+        """Give an unrecorded frame to the source that handles these."""
         self.progress.counts.of(self.matcher.seen(sent.frame).subject).missed += 1
         inboxes: list[Action] = []
-        if self.new_episodes is not None:  # they name inboxes as the recording does, and need their sids
+        if self.new_episodes is not None:  # additions refer to inboxes by their recorded sids
             inboxes = self._answer_all(self._pairing.unnamed_inboxes(sent.client, sent.now))
         return [*inboxes, *self._answer(sent)]
 
@@ -369,9 +369,9 @@ class ServerPlayback:
         return [action for source in sources for action in source.on_frame(sent)]
 
     def _follow_up(self) -> list[Action]:
-        """Read on; send effects whose causes have happened, and those that wait for nothing more.
+        """Read on; send the effects whose causes have all happened, and end requests that do not wait.
 
-        That is at most a window; the next `tick` reads on, once the clients have taken it.
+        It reads at most a window; the next `tick` reads on, once the clients have taken that.
         """
         actions: list[Action] = []
         for pending in self.progress.take_ready():
@@ -387,5 +387,5 @@ def _is_redelivery(subject: bytes) -> bool:
 
 
 def _pong(client: Client) -> Action:
-    # A PONG says that the frames before were handled, by the real server too where it has some of them.
+    # A PONG says that the frames before were handled, also by the real server if it has some of them.
     return ForwardToServer(client.id, encode.PING) if client.passed else SendToClient(client.id, encode.PONG)

@@ -70,7 +70,7 @@ class PlayedPolls:
         self._asked: BoundedDict[tuple[ConnectionId, Key], None] = BoundedDict()
 
     def add(self, poll: PlayedPoll) -> None:
-        """Add the newest; those of the keys that were not used for longest go."""
+        """Add the newest; the least recently used keys are evicted."""
         key = poll.exchange.conn, poll.exchange.key
         queue = self._kept.setdefault(key, deque())
         self._kept.move_to_end(key)
@@ -91,11 +91,11 @@ class PlayedPolls:
             self._trim()
 
     def of(self, conn: ConnectionId, key: Key) -> Collection[PlayedPoll]:
-        """Return those that are left of a key, the newest first."""
+        """Return those that are kept of a key, the newest first."""
         return tuple(reversed(self._kept.get((conn, key), ())))
 
     def asked(self, conn: ConnectionId, key: Key) -> bool:
-        """Return whether there was one, be it forgotten or not."""
+        """Return whether there was one, also if it was evicted."""
         return (conn, key) in self._asked
 
     def give_back(self, exchange: RecordedExchange) -> None:
@@ -120,14 +120,14 @@ class LastWrites:
     """The last publish that was made on each subject.
 
     The answer to a recorded read of a subject is right while the publish that it shows is the last one there,
-    whatever other clients and tasks have or have not done.
+    whatever other clients and tasks have done.
     """
 
     def __init__(self) -> None:
         self._last: BoundedDict[bytes, int] = BoundedDict()
 
     def add(self, exchange: RecordedExchange) -> None:
-        """Note a recorded frame that was used."""
+        """Note a recorded frame that was used, if it is a write."""
         frame = exchange.frame
         if (
             exchange.kind is FrameKind.CHANGE
@@ -138,7 +138,7 @@ class LastWrites:
             self._last[frame.subject] = exchange.seq
 
     def shows_last(self, read: RecordedExchange) -> bool | None:
-        """Return whether a recorded read shows the last write; None where the writes do not tell."""
+        """Return whether a recorded read shows the last write, None if unknown."""
         last = self._last.get(read.reads)
         if last is None:
             return None

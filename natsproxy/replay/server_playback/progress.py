@@ -1,7 +1,7 @@
 """The progress of a playback: what of the recording was played, and what is left.
 
-Exchanges and effects that are not played yet take at most `window` bytes of frames in memory, for a capture
-of any size: one that waits long does not keep the record around it.  Played ones leave.
+Exchanges and effects are kept until they are played: at most `window` bytes of frames, however large the
+capture.  Each keeps its own bytes alive, not those of the record that it was read from.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from natsproxy.wire.frames import Frame
 
 WINDOW: Final = 64 << 20
 AwaitedBy = bytes | Consumer
-"""That which a queue of effects waits for: a subscription, by its recorded sid, or a pull at a consumer."""
+"""A subscription (its recorded sid) or a pull request at a consumer, for which a queue of effects waits."""
 
 
 class Requester(NamedTuple):
-    """The live client that gets an answer in place of the one that was recorded, its sid and the inbox."""
+    """The live client that gets an answer in place of the recorded one, its sid and its inbox."""
 
     client_id: int
     sid: bytes
@@ -46,9 +46,9 @@ class PendingEffect:
     """An effect that was not sent yet.
 
     pending_causes: the number of causes that have not happened.  caused_at: the time of the last cause (ns).
-    due: the time from which it may be sent (ns), None while it waits.  awaited: the playback and the end of
-    its connection wait for it; False while the poll that it follows has not come.  live: the live publish
-    that it forwards.  to: the client that sent the request, where it plays another connection.
+    due: the earliest time to send it (ns), None while it waits for a cause.  awaited: the playback and the
+    end of its connection wait for it; False until the poll that it follows was sent.  live: the live publish
+    that it is a copy of.  to: the client that sent the request, if that plays another connection.
     """
 
     effect: Effect
@@ -61,9 +61,9 @@ class PendingEffect:
 
 
 class UsedExchange(NamedTuple):
-    """The facts of a used exchange that its effects need, those too that are read later.
+    """The facts of a used exchange that its effects need, also those that are read later.
 
-    at: the time (ns).  reply: its recorded inbox.  requester: the client that sent it, where that plays
+    at: when it was used (ns).  reply: its recorded inbox.  requester: the client that sent it, if that plays
     another connection.
     """
 
@@ -72,7 +72,7 @@ class UsedExchange(NamedTuple):
     requester: Requester | None = None
 
     def cause(self, pending: PendingEffect) -> None:
-        """Note in an effect that this cause of it has happened."""
+        """Tell an effect that this cause of it has happened."""
         pending.caused_at = max(pending.caused_at, self.at)
         answer = pending.effect.frame
         if self.requester is not None and answer is not None and answer.subject == self.reply:
@@ -81,14 +81,14 @@ class UsedExchange(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class ConnectionProgress:
-    """The part of a recorded connection that is left, and the live client that plays it.
+    """The rest of a recorded connection that is not played yet, and the live client that plays it.
 
     unused: its exchanges that no live frame has matched.  queues: its effects in the order in which they must
-    be sent, by `queue_key`.  waiting: keys of queues that wait, by what they wait for.  client_id: None for
-    nobody.  sids: recorded sid to live sid; ended_sids: those of the last subscriptions that ended.
-    left: that client is gone.  gives_away: other clients may have the messages that it could pull.
-    unused_changes, unsent: the number of CHANGE exchanges, and of awaited effects, that are left.
-    changes: the former, by seq, in order; acks are not among them.
+    be sent, by `queue_key`.  waiting: keys of queues that wait, by what they wait for.  client_id: the live
+    client, None if there is none.  left: that client has disconnected.  gives_away: its messages may go to
+    other clients that pull.  sids: recorded sid to live sid; ended_sids: the same for the last subscriptions
+    that ended.  unused_changes, unsent: the number of unused CHANGE exchanges and of unsent awaited effects.
+    changes: unused CHANGE exchanges by seq, in order, except acks.
     """
 
     recorded: RecordedConnection
@@ -130,14 +130,14 @@ class ConnectionProgress:
             self.changes = OrderedDict(sorted(self.changes.items()))
 
     def remove(self, exchange: RecordedExchange) -> None:
-        """Count an exchange as used."""
+        """Mark an exchange as used."""
         self.unused.remove(exchange)
         if exchange.kind is FrameKind.CHANGE:
             self.unused_changes -= 1
             self.changes.pop(exchange.seq, None)
 
     def next_change(self) -> RecordedExchange | None:
-        """Return the first CHANGE that was not used; None when all were."""
+        """Return the first unused CHANGE, None if all were used."""
         return next(iter(self.changes.values()), None)
 
     def shares_with(self, other: ConnectionProgress) -> bool:
@@ -145,16 +145,16 @@ class ConnectionProgress:
         return not self.recorded.shares.keys().isdisjoint(other.recorded.shares)
 
     def live_sid(self, sid: bytes) -> bytes | None:
-        """Return the live subscription of a recorded one, be it ended; None before it was made."""
+        """Return the live sid of a recorded subscription, also after it has ended; None before it is made."""
         return self.sids.get(sid) or self.ended_sids.get(sid)
 
 
 class Progress:
     """The progress of all connections.
 
-    recent, polls, writes: see `played.py`.  frames, played: the number of frames that were read, and played.
-    reached: the last recorded frame that happened live (seq), and its time (ns).  counts: of client frames,
-    by subject.  undelivered: the number of recorded server frames whose client had left.
+    recent, polls, writes: see `played.py`.  frames, played: the number of frames read, and played.  reached:
+    the seq of the last recorded frame that happened live, and when it did (ns).  counts: client frames by
+    subject.  undelivered: the number of recorded server frames whose client had disconnected.
     """
 
     def __init__(self, recording: Recording, *, window: int = WINDOW) -> None:
@@ -181,7 +181,7 @@ class Progress:
         return self._size < self._window and not self.recording.whole
 
     def take_ready(self) -> list[PendingEffect]:
-        """Read on; return the effects, once, that were read after all their causes had happened."""
+        """Read on; return, once, the effects whose causes had all happened before they were read."""
         self.fill()
         if not self._ready:
             return []
@@ -208,7 +208,7 @@ class Progress:
                     self._ready.append(pending)
 
     def _join(self) -> None:
-        """Take in the connections that were read just now, in recorded order."""
+        """Add the connections that were just read, in recorded order."""
         recorded = self.recording.connections
         if len(recorded) > len(self.connections):
             for conn in list(islice(recorded, len(self.connections), None)):  # both are in one order
@@ -240,7 +240,7 @@ class Progress:
         now: int,
         requester: Requester | None = None,
     ) -> list[PendingEffect]:
-        """Count an exchange as having happened; return the effects that waited for it.
+        """Mark an exchange as used; return the effects that waited for it.
 
         live_frame: the frame that matched it; copies of a publish carry its body.  requester: the client
         that gets the answers in place of the recorded one.
@@ -269,7 +269,7 @@ class Progress:
         return effects
 
     def give_back(self, exchange: RecordedExchange, effects: list[PendingEffect]) -> None:
-        """Undo `use` of an exchange, and the sending of its effects: the wrong client had matched it."""
+        """Undo `use` of an exchange and the sending of its effects: the wrong client had matched it."""
         connection = self.connections[exchange.conn]
         for pending in effects:
             self._take_back(connection, pending)
@@ -298,7 +298,7 @@ class Progress:
         connection.unsent += pending.awaited
 
     def pass_over(self, pending: PendingEffect, now: int) -> None:
-        """Count an effect as sent that a client got already, by another exchange."""
+        """Mark an effect as sent that its client already got for another exchange."""
         effect = pending.effect
         queues = self.connections[effect.conn].queues
         queues[effect.queue].remove(pending)
@@ -307,7 +307,7 @@ class Progress:
         self.sent(pending, now)
 
     def sent(self, pending: PendingEffect, now: int) -> None:
-        """Count an effect as sent."""
+        """Mark an effect as sent."""
         effect = pending.effect
         self.reach(effect.seq, now)
         self.connections[effect.conn].unsent -= pending.awaited
@@ -315,7 +315,7 @@ class Progress:
         self._size -= effect.size
 
     def reach(self, seq: int, now: int) -> None:
-        """Note that a recorded frame has happened live."""
+        """Record that the frame with this seq has happened live."""
         if seq > self.reached[0]:
             self.reached = (seq, now)
 

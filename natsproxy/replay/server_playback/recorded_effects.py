@@ -1,11 +1,11 @@
-"""Recorded server frames, sent to live clients.
+"""Sends recorded server frames (effects) to live clients.
 
-An effect is sent when its causes have happened, its subscription is live and the effects before it in its
-queue were sent.  It goes to the live sid and the live inbox.  A queue is a subject on a subscription, or a
-consumer's whole delivery, whose order counts across subjects.  Answers are sent at once, timed effects at
-their recorded distance (with timing `recorded`: all effects).  A message that a pull request asked for goes
-to the oldest live one that is open (`delivery_requests.py`).  A copy of a publish carries the live headers
-and body, any other message the live values that are known.
+An effect is sent once its causes have happened, its subscription is live and the effects before it in its
+queue were sent.  It goes to the live sid and the live inbox.  A queue holds one subject of a subscription, or
+all deliveries of a consumer, whose order counts across subjects.  Answers are sent at once, timed effects at
+their recorded delay after the cause (with timing `recorded`: all effects).  A message for a pull request goes
+to the oldest open one (`delivery_requests.py`).  A copy of a publish carries the live headers and body; in
+any other message, recorded values are replaced by live ones where these are known.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 PATIENCE: Final = 2_000_000_000
-"""The time in ns for which a message waits for its own worker while another one could have it."""
+"""The time in ns that a message waits for its recorded worker before another one gets it."""
 
 
 class _Target(NamedTuple):
-    """A live client, its subscription, and the inbox or the pull request that gets a message.
+    """The live client, subscription and inbox or pull request that a message goes to.
 
-    share: what the client shares with the one that got the message when it was recorded.
+    share: the consumer or queue group that the client shares with the recorded receiver.
     """
 
     client_id: int
@@ -52,7 +52,7 @@ class _Target(NamedTuple):
 
 
 class HandedOver(NamedTuple):
-    """Messages of a consumer or queue group that went to another client than when they were recorded."""
+    """Messages of a consumer or queue group that went to another client than in the recording."""
 
     share: Share
     recorded: RecordedConnection
@@ -60,7 +60,7 @@ class HandedOver(NamedTuple):
 
 
 class RecordedEffects(EffectSource):
-    """Sends effects.  clients: the live clients, by number.  recorded_timing: all effects are timed."""
+    """Sends effects.  clients: the live ones, by number.  recorded_timing: all effects are timed."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class RecordedEffects(EffectSource):
     # -- events
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Send what waited for a frame, or for the subscription or the pull request that it is."""
+        """Send the effects of a frame, and those that waited for the subscription or pull that it makes."""
         playing, exchange = sent.client.playing, sent.exchange
         if playing is None or exchange is None:
             return []
@@ -104,7 +104,7 @@ class RecordedEffects(EffectSource):
         return actions
 
     def give_away(self, connection: ConnectionProgress, now: int) -> list[Action]:
-        """Give what a worker has not asked for to the others, now or when they ask."""
+        """Give the messages that a worker did not ask for to the other workers, now or when they ask."""
         actions: list[Action] = []
         if not connection.unsent or not connection.recorded.shares:
             return actions
@@ -122,7 +122,7 @@ class RecordedEffects(EffectSource):
         return self._due[0][0] if self._due else None
 
     def on_time(self, now: int) -> list[Action]:
-        """Send the effects that have become due."""
+        """Send the timed effects that are due."""
         actions: list[Action] = []
         while self._due and self._due[0][0] <= now:
             _, _, connection, key = heapq.heappop(self._due)
@@ -130,14 +130,14 @@ class RecordedEffects(EffectSource):
         return actions
 
     def arrived(self, connection: ConnectionProgress, awaited: AwaitedBy, now: int) -> list[Action]:
-        """Send the effects that waited for a subscription, or for a pull request at a consumer."""
+        """Send the effects that waited for this subscription, or for a pull request at this consumer."""
         actions: list[Action] = []
         for key in connection.waiting.pop(awaited, ()):
             actions += self.release(connection, key, now)
         return actions
 
     def caused(self, effects: Iterable[PendingEffect], now: int) -> list[Action]:
-        """Send those effects whose last cause has happened."""
+        """Send the effects whose causes have all happened."""
         ready = [pending for pending in effects if not pending.pending_causes]
         for pending in ready:
             timed = pending.effect.timing is Timing.TIMED or self._recorded_timing
@@ -149,12 +149,12 @@ class RecordedEffects(EffectSource):
         return actions
 
     def release(self, connection: ConnectionProgress, key: QueueKey, now: int) -> list[Action]:
-        """Send the effects of a queue that may go, in order; plan a later one."""
+        """Send the effects of a queue in order, up to one that must wait; schedule that if due later."""
         actions: list[Action] = []
         queue = connection.queues.get(key)
         while queue:
             pending = queue[0]
-            if pending.due is None:  # its causes have not happened, and those behind it keep their order
+            if pending.due is None:  # its causes have not happened; those behind it must wait, too
                 return actions
             target = self._target(connection, pending, now)
             if target is None:
@@ -168,7 +168,7 @@ class RecordedEffects(EffectSource):
                 return actions
             queue.popleft()
             actions += self._deliver(connection, pending, target, now)
-            # Only the end of the connection is left: it waited for all other effects.
+            # The end of the connection waits for all other effects.
             if connection.unsent == 1 and END in connection.queues:
                 actions += self.release(connection, END, now)
         if queue is not None:
@@ -182,7 +182,7 @@ class RecordedEffects(EffectSource):
     # -- one effect
 
     def _target(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> _Target | None:
-        """Return where an effect goes, None while it cannot; the end of a connection comes after all else."""
+        """Return where an effect goes, None while it cannot go; the end of a connection comes last."""
         effect, frame = pending.effect, pending.effect.frame
         if pending.to is not None:
             return _Target(*pending.to)
@@ -209,7 +209,7 @@ class RecordedEffects(EffectSource):
         return None if sid is None else _Target(client_id, sid)
 
     def _is_absent(self, connection: ConnectionProgress, pending: PendingEffect, now: int) -> bool:
-        """Return whether the subscription that got a message of a queue group is not there (any more)."""
+        """Return whether the recorded receiver of a message of a queue group is not subscribed."""
         assert pending.effect.frame is not None
         sid = pending.effect.frame.sid
         if connection.client_id is None:
@@ -217,7 +217,7 @@ class RecordedEffects(EffectSource):
         return connection.left or (sid not in connection.sids and sid in connection.ended_sids)
 
     def _member(self, group: Share) -> _Target | None:
-        """Return a subscription of a queue group."""
+        """Return a live subscription in a queue group, None if there is none."""
         found = (
             _Target(client.id, sid, share=group)
             for client in self._clients.values()
@@ -284,6 +284,6 @@ def _group(connection: ConnectionProgress, pending: PendingEffect) -> Share | No
 
 
 def _awaits(pending: PendingEffect) -> AwaitedBy:
-    """Return what an effect waits for that cannot reach its client yet."""
+    """Return what an effect waits for while nobody can receive it."""
     effect = pending.effect
     return effect.pulled or (effect.frame.sid if effect.frame is not None else b"")

@@ -1,15 +1,15 @@
-"""Refusals of client frames that were never recorded.
+"""Error replies to client frames that were never recorded.
 
-An invented `-ERR` ends the connection in most client libraries, and the cause is lost with it.  These replies
-arrive at the application and carry the reason:
+An `-ERR` that no server sends ends the connection in most client libraries, and the application never sees
+the reason.  So the reply depends on the frame, and is one that the application sees:
 
-- a request of the JetStream API, or a publish to a stream: an API error; every library puts its description
-  into the exception;
-- a pull or a direct get: status 400 with a description, which no library takes for the end of a pull;
-- any other request: the `-ERR` of a denied publish, with the reason behind it, which libraries hand to the
-  error callback or log; then a 503, which ends the request at once (and has no room for a reason);
-- a publish without a reply, or a subscription: that `-ERR` alone; if the publish is the answer to a request
-  of one of our clients, a 503 ends that request.
+- JetStream API request, publish to a stream: an API error, whose description every library puts into its
+  exception;
+- pull, direct get: status 400 with a description, which no library takes for the normal end of a pull;
+- any other request: the `-ERR` of a denied publish with the reason appended, which libraries log or hand to
+  the error callback; then a 503, which ends the request at once (and cannot carry a reason);
+- publish without a reply subject, subscription: that `-ERR` alone; a publish that answers a request of
+  another client also ends that request with a 503.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _NO_JSON: Final = (b"CONSUMER.MSG.NEXT", b"DIRECT.GET")
 
 
 class Refusals(EffectSource):
-    """Refuses unrecorded frames, and keeps the mismatches: the first thousand, a client may retry for hours.
+    """Refuses unrecorded frames, and keeps the first thousand mismatches: a client may retry for hours.
 
-    clients: all that are there, by number.
+    clients: the live ones, by number.
     """
 
     def __init__(self, progress: Progress, matcher: Matcher, clients: Mapping[int, Client]) -> None:
@@ -56,23 +56,23 @@ class Refusals(EffectSource):
         self._advisor = Advisor(progress, matcher, clients)
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Refuse an unrecorded frame; the reason has the difference from the nearest recorded one."""
+        """Refuse an unrecorded frame; the reason names the difference from the nearest recorded one."""
         client, frame = sent.client, sent.frame
         mismatch = mismatch_of(client, frame, self._progress, self._matcher, self._advisor)
         self.note(mismatch)
         reason = REASON
-        if mismatch.difference:  # quotes and other letters would end an -ERR, or confuse its readers
+        if mismatch.difference:  # quotes would end the text of an -ERR, other characters confuse parsers
             reason += b": " + _UNSAFE.sub("", mismatch.difference)[:_LONGEST].encode()
         data = _reply(frame, _inbox_of(client, frame.reply), reason, acked=mismatch.acked)
         return [SendToClient(client.id, data), *self._to_requesters(frame, reason)]
 
     def note(self, mismatch: Mismatch) -> None:
-        """Keep a mismatch."""
+        """Add a mismatch, up to the limit."""
         if len(self.mismatches) < _MISMATCHES:
             self.mismatches.append(mismatch)
 
     def _to_requesters(self, frame: Frame, reason: bytes) -> list[Action]:
-        """End the requests that wait for this answer, and get no other."""
+        """End the requests that wait for this answer, which will not come."""
         if frame.op == Op.SUB or not frame.subject.startswith(INBOX):
             return []
         inboxes = [(one.id, _inbox_of(one, frame.subject)) for one in self._clients.values()]
@@ -84,7 +84,7 @@ class Refusals(EffectSource):
 
 
 def _inbox_of(client: Client, subject: bytes) -> bytes | None:
-    """Return the subscription on which a client can be told the reason: that takes headers."""
+    """Return the sid on which a client can get a status, None if it has none or takes no headers."""
     return client.listening_sid(subject) if subject and client.connect.headers else None
 
 

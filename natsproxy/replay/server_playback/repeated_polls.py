@@ -1,7 +1,6 @@
 """Polls that come more often than recorded, or at other times.
 
-Such a request for information gets the last answer again, such a pull request stays open until the live
-program has its answer or its time is over.
+A READ then gets the last answer again.  A pull request stays open until its turn comes or it expires.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from natsproxy.wire.frames import Frame
 
 
 class RepeatedPolls(EffectSource):
-    """Answers polls as earlier ones, and gives open pull requests the recorded ones whose turn has come."""
+    """Repeats the answers of earlier polls, and matches open pull requests when their turn comes."""
 
     def __init__(self, pairing: Pairing, requests: DeliveryRequests, effects: RecordedEffects) -> None:
         self._pairing = pairing
@@ -27,7 +26,7 @@ class RepeatedPolls(EffectSource):
         self._effects = effects
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Answer a poll again; after a change, see whether pull requests can be fulfilled."""
+        """Repeat the answer of a poll; after a change, match the open pull requests whose turn has come."""
         if sent.again is not None:
             return self._answer_again(sent.client, sent.again, sent.frame)
         if sent.kind is FrameKind.CHANGE and sent.exchange is not None and self._requests.pulls:
@@ -46,7 +45,7 @@ class RepeatedPolls(EffectSource):
         return actions
 
     def _fulfil(self, now: int) -> list[Action]:
-        """Use recorded requests for the open pulls, be they of other clients, now that a change was made."""
+        """Match the open pull requests of all clients whose turn has come with a change."""
         actions: list[Action] = []
         for pull in self._requests.unrecorded():
             match = self._pairing.in_turn(pull.client, pull.frame, FrameKind.PULL)

@@ -44,12 +44,12 @@ BACKLOG = 8 << 20
 class CassetteServer:
     """Plays the server of a capture.
 
-    path: the capture.  unrecorded: the treatment of unrecorded input: "error", "ignore", "pass" (to
-    `upstream`, a real server) or "record" (that too; `take_additions` returns it).  timing: "answers" (at
-    once, timed frames at their distance) or "recorded".  options: of the comparison, above those that the
-    capture holds.  upstream: may change before `serve`; so may `prepare`, which is called before the first
-    connection to it.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client frame and
-    each send.
+    path: the capture.  unrecorded: what to do with unrecorded frames: "error", "ignore", "pass" (to
+    `upstream`, a real server) or "record" (the same, and `take_additions` returns them).  timing: "answers"
+    (at once, timed frames at their recorded delay) or "recorded".  options: of the comparison; they override
+    those in the capture.  upstream: may be set until `serve`; so may `prepare`, which is called before the
+    first connection to it.  tap: called with (client number, "c2s" or "s2c", bytes) for each live client
+    frame and each send.
 
     Raises CaptureError where the capture cannot be read.
     """
@@ -67,7 +67,7 @@ class CassetteServer:
         tap: Callable[[int, str, bytes], None] | None = None,
     ) -> None:
         if unrecorded in ("pass", "record") and upstream is None:
-            raise ConfigError("unrecorded input can be passed on only with an upstream")
+            raise ConfigError("unrecorded frames can be passed on only with an upstream")
         self.path = Path(path)
         self.options = MatchOptions(**combine(stored_options(path), options or {}))
         self.machine = ServerPlayback(
@@ -116,17 +116,17 @@ class CassetteServer:
 
     @property
     def unprepared(self) -> str:
-        """A sentence about a real server that lacks what the cassette recorded, "" for none."""
+        """A sentence about streams or consumers that the real server lacks, "" if none."""
         new_episodes = self.machine.new_episodes
         if new_episodes is None or not new_episodes.lacking:
             return ""
         return (
-            f"the server at nats://{self.upstream} answered {new_episodes.lacking}: what was recorded was "
-            "played, and not sent there; prepare it (--setup COMMAND, pytest: --nats-setup), or record anew"
+            f"the server at nats://{self.upstream} answered {new_episodes.lacking}: recorded frames were "
+            "played, not sent to it; prepare it (--setup COMMAND, pytest: --nats-setup), or record anew"
         )
 
     def take_additions(self) -> list[Addition]:
-        """Return the unrecorded frames and their answers, once; `cassette.merge` adds them to the capture."""
+        """Return, once, the unrecorded frames and their answers, for `cassette.merge`."""
         new_episodes = self.machine.new_episodes
         if new_episodes is None:
             return []
@@ -136,8 +136,7 @@ class CassetteServer:
     async def finished(self, idle: float | None = None) -> None:
         """Wait until everything was played and every client has left.
 
-        idle: seconds without any traffic after which to give up.  Raises Stalled, which names the awaited
-        frame.
+        idle: seconds without traffic after which Stalled is raised, which names the awaited frame.
         """
         began = now_ns()
         while not (self.machine.done and not self.connected):
@@ -145,7 +144,7 @@ class CassetteServer:
                 raise self.failure
             quiet = (now_ns() - max(began, self.last_activity)) / 1e9
             if idle is not None and quiet >= idle:
-                raise Stalled(f"nothing happened for {idle:g} s; it was waiting for {self._waiting_for()}")
+                raise Stalled(f"no traffic for {idle:g} s while waiting for {self._waiting_for()}")
             with trio.move_on_after(float("inf") if idle is None else idle - quiet):
                 await self._changed.wait()
 
@@ -158,10 +157,10 @@ class CassetteServer:
         frame = self.machine.waiting_for()
         return f"{self.connected} clients to leave" if frame == "nothing" else frame
 
-    async def settle(self, limit: float) -> None:
-        """Wait until every frame was played that clients sent before they left.
+    async def wait_for_clients(self, limit: float) -> None:
+        """Wait until all clients have disconnected and every frame that they sent was played.
 
-        limit: seconds to wait for clients that stay.
+        limit: seconds to wait for clients that stay connected.
         """
         with trio.move_on_after(limit):
             for _ in range(_ROUNDS):  # clients that have come and gone may not be accepted yet
@@ -254,18 +253,18 @@ class CassetteServer:
         await self._readers.read(leg, received)
 
     def _is_full(self) -> bool:
-        """Return whether there may be bytes that nobody takes."""
+        """Return whether a client or a real server has more than `BACKLOG` unread bytes."""
         return bool(self._full or self._upstreams) and (
             self._full_client() is not None or self._full_upstream() is not None
         )
 
     async def _room(self) -> None:
-        """Wait while a client has not read the frames that it was sent: more input would cause more of them.
+        """Wait while a client reads too slowly: more input would cause more frames to it.
 
-        It waits for real servers, too, that take frames more slowly than clients send them.
+        It waits also for real servers that read more slowly than clients send.
         """
         while self._full and (full := self._full_client()) is not None:
-            with suppress(LegLost):  # then it has nothing left to read, and its own task ends
+            with suppress(LegLost):  # it is gone, and its own task ends
                 await self._legs[full].flush()
         while (upstream := self._full_upstream()) is not None:
             await upstream.room()
@@ -311,7 +310,7 @@ class CassetteServer:
             await leg.flush()
 
     def _end_connection(self, client_id: int) -> None:
-        self._legs[client_id].finish()  # half-closed first: the frames sent before still arrive
+        self._legs[client_id].finish()  # half-close first: frames already sent still arrive
         self._scopes[client_id].cancel()
 
     def _forward(self, action: ForwardToServer) -> None:
@@ -339,13 +338,13 @@ class CassetteServer:
             self.failure = error
             self._notify()
         finally:
-            upstream.passed.set()  # others wait for it no longer
+            upstream.passed.set()  # nobody waits for it any longer
         scope = self._scopes.get(client_id)
-        if scope is not None:  # the client is still here, and the real server is not
+        if scope is not None:  # the client is connected, the real server is not
             scope.cancel()
 
     async def _prepared(self) -> None:
-        """Wait until the real server is prepared."""
+        """Prepare the real server once; wait while another client does."""
         async with self._preparing:
             prepare, self.prepare = self.prepare, None
             if prepare is not None:
@@ -360,7 +359,7 @@ class CassetteServer:
             self._notify()
 
     def _notify(self) -> None:
-        """Wake `finished`: a client left, a timed frame was sent, or an error happened."""
+        """Wake `finished`: a client disconnected, a timed frame was sent, or an error happened."""
         self.last_activity = now_ns()
         self._changed.set()
         self._changed = trio.Event()

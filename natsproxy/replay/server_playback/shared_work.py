@@ -1,8 +1,8 @@
-"""Work that clients share: messages of a pull consumer go to whoever asks, as a server gives them.
+"""Work that clients share: messages of a pull consumer go to any worker that asks, as from a server.
 
-Each worker gets the messages that it got when it was recorded, as long as it asks for them.  What is left of
-one that has left goes to the others at once; what is left of one that is not there, or that sends nothing any
-more, once another one has asked in vain for `PATIENCE`.
+Each worker gets the messages that it got in the recording, as long as it asks for them.  Those of a worker
+that disconnected go to the others at once; those of one that never connected, or has fallen silent, once
+another worker has waited for `PATIENCE`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Asker = tuple[int, Consumer]
 
 
 class SharedWork(EffectSource):
-    """Leaves the messages of workers that do not ask for them to those that do."""
+    """Gives the messages of workers that do not ask for them to workers that do."""
 
     def __init__(self, progress: Progress, clients: Mapping[int, Client], effects: RecordedEffects) -> None:
         self._progress = progress
@@ -32,7 +32,7 @@ class SharedWork(EffectSource):
         self._due: list[tuple[int, _Asker]] = []
 
     def on_frame(self, sent: ClientFrame) -> list[Action]:
-        """Note when a client was heard, and since when it asks."""
+        """Note when a client last sent a frame, and since when it has been asking."""
         client, request = sent.client, sent.request
         self._heard[client.id] = sent.now
         if request is not None and request.batch is not None:
@@ -43,17 +43,17 @@ class SharedWork(EffectSource):
         return []
 
     def on_leave(self, client: Client, now: int) -> list[Action]:
-        """Leave the messages of a client that has left to the others."""
+        """Give the messages of a disconnected client to the others."""
         self._heard.pop(client.id, None)
         left = client.playing
         return [] if left is None or not left.left else self._effects.give_away(left, now)
 
     def next_due(self) -> int | None:
-        """Return the time at which a client will have asked for long enough."""
+        """Return the time at which a client has waited for `PATIENCE`."""
         return self._due[0][0] if self._due else None
 
     def on_time(self, now: int) -> list[Action]:
-        """Give clients that ask in vain what others do not ask for."""
+        """Give clients that have waited long enough what others do not ask for."""
         actions: list[Action] = []
         while self._due and self._due[0][0] <= now:
             _, asker = heapq.heappop(self._due)
@@ -72,7 +72,7 @@ class SharedWork(EffectSource):
         return actions
 
     def _others(self, client: Client, consumer: Consumer) -> list[ConnectionProgress]:
-        """Return the recorded connections that have messages of a consumer left."""
+        """Return the other recorded connections that still have messages of a consumer."""
         share = Share("consumer", *consumer)
         return [
             one

@@ -1,14 +1,13 @@
-"""The turns of recorded polls: which of them may be answered to a client now.
+"""The turns of recorded polls: which recorded answers are right for a client now.
 
-Polls may come more or less often than recorded, or at other times.  A client's own next one comes first, once
-the client has made all changes before it; what others do meanwhile takes nothing from it.  But:
+Polls may come more or less often than recorded, or at other times.  A client's own next poll is due once the
+client has made all changes before it, whatever other clients do meanwhile.  Exceptions:
 
-- A read of a subject that shows the last write there is right, whatever else is left to do.
-- A client that asks again without a change of its own waits for those of the others: else the answer would
-  come from the future.
-- Reads for updates, as of compare-and-set loops, keep their order, whatever else happens: each leads to the
-  update that was recorded for it, which wins or loses as it did then, even where several tasks of one client
-  do that side by side.
+- A read of a subject is right while its answer shows the last write on that subject.
+- A client that polls again without a change of its own waits for the changes of the others: else it would get
+  an answer from the future.
+- Reads before updates (compare-and-set loops) keep their order: each leads to the update that was recorded
+  after it, which succeeds or fails as it did then, even if several tasks of one client do that concurrently.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
 _EXPECTED: Final = b"Nats-Expected-Last-Subject-Sequence"
-_LAST: Final = 16  # writes on a subject and its like that are looked at
+_LAST: Final = 16  # writes on similar subjects that are searched
 
 
 class Turns:
-    """Tells the turns of polls.  clients: the numbers of the live clients."""
+    """Decides whose turn it is.  clients: the numbers of the live clients."""
 
     def __init__(self, progress: Progress, clients: Collection[int]) -> None:
         self._progress = progress
         self._clients = clients
 
     def is_due(self, poll: RecordedExchange) -> bool:
-        """Return whether the answer to a poll is right now."""
+        """Return whether the recorded answer to a poll is right at this moment."""
         if poll.kind is FrameKind.READ:
             if self._is_for_an_update(poll):
                 return True
@@ -50,21 +49,20 @@ class Turns:
         return self._is_next(poll)
 
     def is_own_next(self, client: Client, poll: RecordedExchange) -> bool:
-        """Return whether a client's next poll follows a change of its own, and all of those before it."""
+        """Return whether a client has made a change since its last poll, and all before this one."""
         return client.has_acted_since(poll.key) and self._is_next(poll)
 
     def _is_next(self, poll: RecordedExchange) -> bool:
-        """Return whether the changes before a poll, of its own connection, were made."""
+        """Return whether all changes of its own connection before a poll were made."""
         change = self._progress.connections[poll.conn].next_change()
         return change is None or poll.seq < change.seq
 
     def due(
         self, playing: ConnectionProgress, seen: Frame, kind: FrameKind, identifiers: IdentifierMap
     ) -> Iterator[RecordedExchange]:
-        """Yield the polls that may take the place of a client's next one.
+        """Yield the recorded polls that may stand for a live one, although it is not the next of its client.
 
-        A pull that asked for another number of messages may be due where the one that is equal is not, and of
-        reads that are equal a later one.
+        A pull with another batch size may be due when the equal one is not, and a later one of equal reads.
         """
         if kind is not FrameKind.READ:
             yield from itertools.takewhile(self._is_next, playing.unused.by_key.get(key_of(seen), ()))
@@ -72,7 +70,7 @@ class Turns:
         yield from filter(self.is_due, playing.unused.equal(seen, identifiers))
 
     def _is_for_an_update(self, read: RecordedExchange) -> bool:
-        """Return whether its client later updates what it reads, with no other write in between."""
+        """Return whether its client later updates what it reads, on condition of the last sequence."""
         if not read.reads:
             return False
         writes = self._progress.connections[read.conn].unused.by_key.get((Op.PUB, masked(read.reads)), ())

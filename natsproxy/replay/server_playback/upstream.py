@@ -26,9 +26,9 @@ _CONNECT: Final = (
 class Upstream:
     """Carries a client's unrecorded frames to a real server; `deliver` gets its messages, errors and PONGs.
 
-    behind: those whose first frames the server must have handled before it gets any of this one.
-    backlog: bytes that the server has not taken yet; a sender waits in `room` when they become many.
-    passed: set while others need not wait for this one.
+    behind: connections whose first frames the server must have handled before this one sends anything.
+    backlog: bytes that the server has not read yet; a sender waits in `room` when they are too many.
+    passed: set when others need not wait for this one.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Upstream:
         self._more.set()
 
     def send_barrier(self, data: bytes) -> None:
-        """Send the first frames; others wait until the server has handled them."""
+        """Send the first frames; other connections wait until the server has handled them."""
         self.passed = trio.Event()
         self.send(data + encode.PING)
 
@@ -67,7 +67,7 @@ class Upstream:
     async def run(self) -> None:
         """Connect, and carry frames until `close` or the server's end.
 
-        Raises ConfigError or ReplayError when the server cannot be used, ServerLost when it closes at once.
+        Raises ConfigError or ReplayError if the server cannot be used, ServerLost if it closes at once.
         """
         try:
             with self._scope:
@@ -93,7 +93,7 @@ class Upstream:
     async def _write(self, leg: Leg) -> None:
         for other in self._behind:
             await other.passed.wait()
-        with suppress(LegLost):  # the reading side sees the end too
+        with suppress(LegLost):  # the reading task sees the end, too
             while True:
                 # Frames that came during a flush go out together in the next one.
                 while self._parts:

@@ -62,7 +62,7 @@ async def test_mode_none_never_records(tmp_path: Path) -> None:
 
 
 async def test_recording_needs_an_upstream(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name the upstream"):
+    with pytest.raises(ConfigError, match="name an upstream"):
         async with use(tmp_path / "x.ncap", "once"):
             pass
 

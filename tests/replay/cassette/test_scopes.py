@@ -97,7 +97,7 @@ def test_a_name_that_would_lead_elsewhere_is_refused(name: str, tmp_path: Path) 
 
 def test_a_pattern_has_one_place_for_the_name(tmp_path: Path) -> None:
     for pattern in ("orders", "a*b*"):
-        with pytest.raises(ConfigError, match="must have one"):
+        with pytest.raises(ConfigError, match="must contain one"):
             Scopes(partial(cassette_of, tmp_path), use, by_name=pattern, report=print)
 
 

@@ -73,5 +73,5 @@ def test_additions_are_bounded() -> None:
     assert played._live is not None
     played._live.new_episodes = NewEpisodes(played.progress, played.identifiers, limit=1000)
     played.opened(1, ("127.0.0.1", 1))
-    with pytest.raises(CaptureError, match="are new to this cassette: record it anew"):
+    with pytest.raises(CaptureError, match="of new frames for one cassette: record it anew"):
         say(played, 1, connect("a") + b"PUB x 900\r\n%b\r\n" % (b"x" * 900))

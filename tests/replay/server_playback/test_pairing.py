@@ -118,7 +118,7 @@ def test_publishes_on_a_subject_keep_their_order_where_that_counts(
         assert mismatch.summary == "client 'a' sent PUB a, before its turn"
         assert str(mismatch).splitlines()[:2] == [
             "client 'a' sent a frame before its turn: PUB a '2'",
-            "  recorded, but behind others on its subject: PUB a '2'",
+            "  recorded, but after others on its subject: PUB a '2'",
         ]
         play.send(1, b"PUB a 1\r\n2\r\n")
     assert len(play.machine.mismatches) == refused
