@@ -157,12 +157,6 @@ ROWS: tuple[tuple[str, str, int, SubjectRewriter], ...] = (
         lambda n: b"b.eu.new.x",
     ),
     (
-        "a drop of what has a header, and nothing has",
-        rule("drop", "header = { A = '*' }"),
-        500_000,
-        lambda n: b"b.eu.new.x",
-    ),
-    (
         "a drop of what is large, and nothing is",
         rule("drop", "min_size = 1000"),
         500_000,

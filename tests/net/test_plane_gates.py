@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from itertools import product
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.native_steps import Step
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.counts import Count, RecentCounts
 from natsproxy.rules.model.gate import Gate, Window
 from natsproxy.rules.model.seeded_random import SeededRandom, Substreams
@@ -20,9 +24,10 @@ from natsproxy.wire.scanner import COMPILED
 if not COMPILED:
     pytest.skip("there is one plane only", allow_module_level=True)
 
+from tests.kit.stage import receive, stage
 from tests.net.test_plane_rules import _decisions, _gates, connected, rig, same
 from tests.net.test_plane_steps import Rig
-from tests.net.test_planes import Conversation, Piece
+from tests.net.test_planes import PLANES, Conversation, Piece, plane
 from tests.rules.engine.test_static_decisions import rules_of
 
 __all__ = ["rig"]
@@ -276,3 +281,30 @@ def test_what_a_selector_rules_out_needs_no_python(rig: Rig) -> None:
 
 def test_a_rule_that_is_gated_stands_beside_others() -> None:
     same(ROUNDS, rules_of(["drop an x", "permissions", "limit an hour", "drop some"]), True)
+
+
+@pytest.mark.parametrize("per", ["connection", "proxy"])
+@pytest.mark.parametrize("name", PLANES)
+async def test_counts_go_on_behind_a_reload_and_over_connections(name: str, per: str) -> None:
+    """On the native plane most of these frames are counted by C."""
+    text = f'[[rules]]\nname = "r"\nkind = "drop"\nsubject = "x"\nevery = 3\nper = "{per}"\n'
+    other = '[[rules]]\nname = "other"\nkind = "duplicate"\nsubject = "x"\nafter = 1000\n'
+    chain = RuleChain(load(text, KINDS), seed=1)
+    mark, counts = b"PUB y 0\r\n\r\n", Counter[object]()
+    with plane(name):
+        async with stage(chain) as made:
+            pairs = [await made.connect() for _ in range(2)]
+            for added in (other, "", other):
+                for client, server in pairs * 5:
+                    count = client if per == "connection" else per
+                    counts[count] += 1
+                    frame = b"PUB x 0\r\n\r\n"
+                    await client.send_all(frame + mark)
+                    expected = mark if counts[count] % 3 == 0 else frame + mark
+                    assert await receive(server, len(expected)) == expected
+                chain = RuleChain(load(text + added, KINDS), seed=1, previous=chain)
+                made.proxy.swap(chain)
+                await made.proxy.rules_in_force()
+            for stream in (stream for pair in pairs for stream in pair):
+                await stream.aclose()
+    assert chain.rules[0].shared.matched == 30
