@@ -58,6 +58,7 @@ class RuleChain:
         self._indexes: dict[tuple[int, ...], RuleIndex] = {}
         self._text: str | None = None
         refuse_hidden(self.rules)
+        refuse_second(self.rules)
         refuse_ways_around(self.rules)
 
     @property
@@ -140,6 +141,17 @@ class RuleChain:
             f"{rule.where}: rule {rule.name!r} selects by account, which nats-server {version} does not tell "
             f"its clients (2.12 is the first that does)"
         )
+
+
+def refuse_second(rules: tuple[Rule, ...]) -> None:
+    """Raise ConfigError for a second rule of a kind of which there can be one only."""
+    first: dict[str, Rule] = {}
+    for rule in rules:
+        if rule.action.alone and (other := first.setdefault(rule.kind, rule)) is not rule:
+            raise ConfigError(
+                f"{rule.where}: rule {rule.name!r} is a second one of kind {rule.kind!r}, beside "
+                f"{other.name!r}: it would undo what that does; give one rule several subjects"
+            )
 
 
 def refuse_hidden(rules: tuple[Rule, ...]) -> None:

@@ -79,6 +79,7 @@ class Stamping(Action):
     label = "stamp"
     need = Need.PAYLOAD
     guards = True
+    alone = True
 
     def __init__(
         self,

@@ -100,6 +100,8 @@ class Action:
     """It must see the CONNECT of a client before anything else."""
     guards: bool = False
     """It denies subjects or separates tenants: bytes that cannot be framed must not pass."""
+    alone: bool = False
+    """There can be one such rule only: a second one would undo what it does."""
     shadow: str = ""
     """The action of its firings where its verdicts are only reported, and not carried out."""
     alters_delivery: bool = False

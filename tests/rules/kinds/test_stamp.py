@@ -447,6 +447,12 @@ def test_wrong_rules_are_refused(lines: str, text: str) -> None:
     assert "SU" not in str(caught.value)
 
 
+def test_a_second_rule_is_refused() -> None:
+    """It would take the stamps of the first for forged ones."""
+    with pytest.raises(ConfigError, match="rule 's' is a second one of kind 'stamp', beside 'r'"):
+        Wire(rule() + rule().replace('"r"', '"s"'))
+
+
 def test_a_seed_in_the_rule_itself_is_refused_and_not_quoted() -> None:
     secret = seed()
     with pytest.raises(ConfigError, match="must be a file or env:NAME, not the secret itself") as caught:
