@@ -20,6 +20,10 @@ SHADOWED: Final = (WOULD_DENY, WOULD_LIMIT)
 """The actions of rules in shadow."""
 
 
+_CLAIMED: Final = "(claimed)"  # anybody may claim any name, and would fill the tables
+_LONGEST_NAME: Final = 100
+
+
 class Who(NamedTuple):
     """A client, as far as it is known; unknown facts are empty.
 
@@ -34,6 +38,13 @@ class Who(NamedTuple):
     user_by: str = ""
     account: str = ""
     tls_subject: str = ""
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """The user and the account for metrics: one who only claims a name has none of his own there."""
+        if self.user_by == "client":
+            return _CLAIMED, ""
+        return self.user[:_LONGEST_NAME], self.account[:_LONGEST_NAME]
 
 
 UNKNOWN: Final = Who()

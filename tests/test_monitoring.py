@@ -129,7 +129,7 @@ GIVEN = {"instance", "job", "le"}
 
 
 async def publish(url: str) -> None:
-    nc = await nats.connect(url)
+    nc = await nats.connect(url, user="anybody", password="x")  # the server asks for no login
     await nc.publish("a", b"")
     with pytest.raises(nats.errors.NoRespondersError):
         await nc.request("b", b"")
@@ -152,6 +152,7 @@ def test_all_metrics_and_labels_of_the_queries_are_in_a_scrape(
         for _ in range(2):  # the second one has the first one's request
             with urlopen(f"{monitor}/metrics", timeout=10) as answer:
                 scrape = answer.read().decode()
+    assert 'natsproxy_client_requests_total{account="",user="(claimed)"} 1.0' in scrape
     labels: dict[str, set[str]] = {name: set() for name in re.findall(r"^# TYPE (\S+)", scrape, re.MULTILINE)}
     for name, pairs in re.findall(r"^([a-z]\w+)(?:\{(.*)\})? ", scrape, re.MULTILINE):
         labels.setdefault(name, set()).update(re.findall(r'(\w+)="', pairs))

@@ -19,7 +19,7 @@ from natsproxy import close_reasons
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.slices import sliced
 from natsproxy.errors import place_of
-from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed, Who
+from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session.values import Traffic
@@ -59,15 +59,6 @@ _LOOK: Final = 0.1  # seconds
 _MOST_FIRINGS: Final = 1_000  # pairs of a rule and an action: bounded, since rules come and go
 _OTHERS: Final = ("(others)", "")
 _MOST_FIRED_BY: Final = 1_000  # of these with a user: bounded, since users come and go
-_CLAIMED: Final = "(claimed)"  # anybody may claim any name, and would fill the table
-_LONGEST_NAME: Final = 256
-
-
-def _label(who: Who) -> tuple[str, str]:
-    """Return user and account of a client for metrics."""
-    if who.user_by == "client":
-        return _CLAIMED, ""
-    return who.user[:_LONGEST_NAME], who.account[:_LONGEST_NAME]
 
 
 class Statistics:
@@ -114,7 +105,7 @@ class Statistics:
             pair = (event.rule, event.action)
             known = pair in self.firings or len(self.firings) < _MOST_FIRINGS
             self.firings[pair if known else _OTHERS] += event.count
-            whose = (*pair, *_label(event.who))
+            whose = (*pair, *event.who.labels)
             known = whose in self.fired_by or len(self.fired_by) < _MOST_FIRED_BY
             self.fired_by[whose if known else (*_OTHERS, "", "")] += event.count
             if event.delay:

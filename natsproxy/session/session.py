@@ -361,10 +361,11 @@ class Session:
     def _identify_requests(self) -> None:
         """Measure the requests from now on, as those of the client, once the server has accepted its login.
 
-        Until then anybody can claim to be anybody and ask for anything, and would take the room of series.
+        Until then anybody can ask for anything, and would take the room of series.
         """
         if self._meter is not None and self.lifecycle.logged_in:
-            self._meter.identify(self.who.account, self.who.user)
+            user, account = self.who.labels
+            self._meter.identify(account, user)
 
     def verified_client(self) -> dict[str, str]:
         """Return who the client is, for records: only what is known and verified.
