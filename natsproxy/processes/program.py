@@ -15,6 +15,7 @@ import trio
 from natsproxy.errors import ConfigError
 from natsproxy.processes import reaper
 from natsproxy.processes.family import Process, descendants, family, marked, new_mark, processes, send
+from natsproxy.processes.starvation import lost_by
 
 _GRACE: Final = 5.0  # seconds between SIGTERM and SIGKILL
 _POLL: Final = 0.05
@@ -61,6 +62,11 @@ class RunningProgram:
         """Return its processes that run now."""
         # On a busy machine the system takes a second to list its processes: the loop has traffic to pass on.
         return await trio.to_thread.run_sync(family, (self._process.pid,), (self._mark,))
+
+    async def lost(self) -> float:
+        """Return the seconds that a busy machine took from it: from that of its processes which lost most."""
+        family = await self.family()
+        return await trio.to_thread.run_sync(lambda: max((lost_by(one.pid) for one in family), default=0.0))
 
     async def read(self, tail: Tail) -> None:
         """Keep what it prints."""

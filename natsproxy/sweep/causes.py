@@ -36,11 +36,10 @@ class Cause(NamedTuple):
     @property
     def name(self) -> str:
         """The stable name, `hung-drop-publish-ack-of-orders`: letters, digits, `.`, `_` and `-`."""
-        about = f"of {self.of}" if self.of else ""
+        about = "of " + self.of.replace("*", "any").replace(">", "all") if self.of else ""
         where = f"in {self.place.partition(' (')[0]}" if self.place else ""
         words = " ".join((self.fault, self.what, about, where))
-        plain = f"{self.verdict.value} {words}".replace("*", "any").replace(">", "all")
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-.")
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{self.verdict.value} {words}").strip("-.")
         if self.state or len(plain) > _LONGEST or _is_odd(self.of):
             digest = hashlib.sha256(repr((words, self.place, self.state)).encode()).hexdigest()[:4]
             return f"{plain[:_LONGEST].rstrip('-.')}-{digest}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import sys
 import threading
 import traceback
@@ -19,6 +20,7 @@ from typing import Any, Literal
 import trio
 
 from natsproxy.processes.program import Tail
+from natsproxy.processes.starvation import lost_by
 from natsproxy.sweep.hooks.sitecustomize import task_stacks
 from natsproxy.sweep.programs import GRACE, Started
 
@@ -104,6 +106,9 @@ class _Call:
     async def wait(self) -> int:
         await self.ended.wait()
         return self._code
+
+    async def lost(self) -> float:
+        return lost_by(os.getpid(), self._thread.native_id)
 
     async def left(self) -> list[str]:
         return []

@@ -25,6 +25,9 @@ class Started(Protocol):
     def wait(self) -> Awaitable[int]:
         """Wait until it has ended; return its exit code."""
 
+    def lost(self) -> Awaitable[float]:
+        """Return the seconds for which it waited for a processor so far."""
+
     def left(self) -> Awaitable[Sequence[str]]:
         """Return the commands of its processes that go on although it has ended."""
 
@@ -91,6 +94,9 @@ class _Started:
 
     async def wait(self) -> int:
         return await self._program.wait()
+
+    async def lost(self) -> float:
+        return await self._program.lost()
 
     async def left(self) -> list[str]:
         return [one.command for one in await self._program.family()]

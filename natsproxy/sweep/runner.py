@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +18,7 @@ from natsproxy.errors import ConfigError, NatsproxyError, first_error
 from natsproxy.events import Event, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.processes.program import Tail
+from natsproxy.processes.starvation import lost_by, wait_for
 from natsproxy.processes.user_command import LIMIT, command_failed, run_shell
 from natsproxy.replay.transport_proxy import running_proxy
 from natsproxy.rules.engine.chain import RuleChain
@@ -145,8 +148,7 @@ class _OneRun:
         result, left = self.result, ""
         async with self._program.run(url, self._tail, self._folder) as program:
             began = trio.current_time()
-            with trio.move_on_after(result.limit):
-                result.code = await program.wait()
+            result.code, result.limit = await wait_for(program.wait, result.limit, self._losing(program))
             result.seconds = trio.current_time() - began
             if result.code is None:
                 result.open = await open_connections(proxy)
@@ -156,6 +158,21 @@ class _OneRun:
                 left = await self._left(program)
         if result.code is not None:
             result.output = self._tail.text() + left
+
+    def _losing(self, program: Started) -> Callable[[], Awaitable[float]]:
+        """Return what tells the seconds that a busy machine takes from now on, from the program or the proxy.
+
+        A clean run has the seconds that the user gave it, and no more.
+        """
+        pid, thread = os.getpid(), threading.get_native_id()
+        before = lost_by(pid, thread)
+
+        async def lost() -> float:
+            if self._trial is None:
+                return 0.0
+            return await program.lost() + lost_by(pid, thread) - before
+
+        return lost
 
     async def _left(self, program: Started) -> str:
         """Return a line about the processes that the program left behind; those about to end are none."""

@@ -4,9 +4,9 @@
 
 1. The run itself failed (`Run.problem`), or no rule fired: not reached.  A program that does something else
    although no fault took place is flaky.
-2. It did not end: deaf, if a connection is open that has subscriptions, and the client does not answer our
-   PING, or leaves bytes unread, or leaves messages without an ack though the baseline acked those of this
-   stream.  Otherwise hung.
+2. It did not end, in its time and what a busy machine took of that (`processes/starvation.py`): deaf, if a
+   connection is open that has subscriptions, and the client does not answer our PING, or leaves bytes unread,
+   or leaves messages without an ack though the baseline acked those of this stream.  Otherwise hung.
 3. Another exit code than the baseline's: failed loudly.  The program knew.
 4. The exit code as before, but the user's check says something else: wrong.
 5. The exit code as before, but its publishes differ (`published.py` says what is compared): wrong.
