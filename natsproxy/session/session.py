@@ -815,6 +815,11 @@ class Session:
             return True
         return False
 
+    def _swallow_run(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
+        """Swallow a run of messages; first: the ordinal of its first frame."""
+        pipe.lose(run, first, now)
+        self._answer_oks(pipe, run.frames, now)
+
     def _answer_oks(self, pipe: DirectionPipe, frames: int, now: int) -> None:
         """Answer swallowed frames of a verbose client."""
         if pipe.direction == C2S and self.connect.verbose:
@@ -1143,13 +1148,6 @@ class Session:
         self.subscriptions.watch_ops()
         self._conditions_due = min((time for time in times if time is not None), default=None)
         self._emit_fired()
-
-    # -- links that lose messages
-
-    def _swallow_run(self, pipe: DirectionPipe, run: Run, first: int, now: int) -> None:
-        """Swallow a run of messages; first: the ordinal of its first frame."""
-        pipe.lose(run, first, now)
-        self._answer_oks(pipe, run.frames, now)
 
     # -- streams that cannot be framed
 

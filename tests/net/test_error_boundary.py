@@ -34,22 +34,22 @@ def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("NATSPROXY_PLANE", request.param)
 
 
-Break = Callable[[type, str], None]
+Break = Callable[[str], None]
 
 
 @pytest.fixture
 def break_first(monkeypatch: pytest.MonkeyPatch) -> Break:
     """Give a function that puts a bug into a method, for the first connection alone."""
 
-    def put(where: type, name: str) -> None:
-        real = getattr(where, name)
+    def put(name: str) -> None:
+        real = getattr(Session, name)
 
         def method(self: Any, *args: Any, **options: Any) -> Any:
             if self.conn == 1:
                 raise RuntimeError("a bug")
             return real(self, *args, **options)
 
-        monkeypatch.setattr(where, name, method)
+        monkeypatch.setattr(Session, name, method)
 
     return put
 
@@ -74,14 +74,12 @@ async def close(pairs: list[Pair]) -> None:
             await stream.aclose()
 
 
-@pytest.mark.parametrize(
-    ("where", "name"), [(Session, "catch_up"), (Session, "swap"), (Session, "_update_conditions")]
-)
-async def test_other_rules(where: type, name: str, break_first: Break) -> None:
+@pytest.mark.parametrize("name", ["catch_up", "swap", "_update_conditions"])
+async def test_other_rules(name: str, break_first: Break) -> None:
     """The connection that did not get them passes no frame that they would lose."""
     async with stage() as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(where, name)
+        break_first(name)
         # Without an await: no other task has its turn before the swap.
         pairs[0][0].socket._sock.send(FRAME)  # type: ignore[attr-defined]
         made.proxy.swap(RuleChain(load(DROP, KINDS), seed=1))
@@ -89,15 +87,13 @@ async def test_other_rules(where: type, name: str, break_first: Break) -> None:
         await close(pairs)
 
 
-@pytest.mark.parametrize(
-    ("where", "name"), [(Session, "catch_up"), (Session, "next_tick"), (Session, "tick")]
-)
-async def test_a_deadline(where: type, name: str, break_first: Break) -> None:
+@pytest.mark.parametrize("name", ["catch_up", "next_tick", "tick"])
+async def test_a_deadline(name: str, break_first: Break) -> None:
     """The deadlines of all connections go on: delayed frames of the others pass in their time."""
     async with stage(chain=RuleChain(load(LATE, KINDS), seed=1)) as made:
         pairs = [await made.connect() for _ in range(3)]
         await pairs[0][0].send_all(FRAME)
-        break_first(where, name)
+        break_first(name)
         await check(made, pairs)
         await close(pairs)
 
@@ -107,7 +103,7 @@ async def test_rules_that_change_while_a_server_is_dialled(break_first: Break) -
     async with stage() as made:
         client = await trio.open_tcp_stream("127.0.0.1", made.proxy.listen[0].port)
         server = await made.listener.accept()
-        break_first(Session, "swap")
+        break_first("swap")
         made.proxy.swap(RuleChain(load(DROP, KINDS), seed=1))
         await server.send_all(b"INFO {}\r\n")
         assert await receive(client, 100) == b""
@@ -115,13 +111,11 @@ async def test_rules_that_change_while_a_server_is_dialled(break_first: Break) -
         await close([(client, server), await made.connect()])
 
 
-@pytest.mark.parametrize(
-    ("where", "name"), [(Session, "catch_up"), (Session, "record"), (Session, "snapshot")]
-)
-async def test_a_capture_that_begins(where: type, name: str, break_first: Break, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["catch_up", "record", "snapshot"])
+async def test_a_capture_that_begins(name: str, break_first: Break, tmp_path: Path) -> None:
     async with stage() as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(where, name)
+        break_first(name)
         made.proxy.start_recording(RecordSettings(tmp_path / "x.ncap"))
         await check(made, pairs)
         await made.proxy.stop_recording()
@@ -132,15 +126,15 @@ async def test_a_capture_that_begins(where: type, name: str, break_first: Break,
     assert {(2, FRAME), (3, FRAME)} <= found
 
 
-@pytest.mark.parametrize(("where", "name"), [(Session, "catch_up"), (Session, "record")])
-async def test_a_capture_that_ends(where: type, name: str, break_first: Break, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["catch_up", "record"])
+async def test_a_capture_that_ends(name: str, break_first: Break, tmp_path: Path) -> None:
     async with stage() as made:
         made.proxy.start_recording(RecordSettings(tmp_path / "x.ncap"))
         pairs = [await made.connect() for _ in range(3)]
         for client, server in pairs:
             await client.send_all(FRAME)
             assert await receive(server, len(FRAME)) == FRAME
-        break_first(where, name)
+        break_first(name)
         await made.proxy.stop_recording()
         assert made.proxy.unwritten is None
         await check(made, pairs)
@@ -152,7 +146,7 @@ async def test_a_capture_that_ends(where: type, name: str, break_first: Break, t
 async def test_a_sample_for_those_who_look_on(break_first: Break) -> None:
     async with stage() as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(Session, "record")
+        break_first("record")
         await made.proxy.look_on(LiveBlocks(Selection()))
         await check(made, pairs)
         assert made.proxy.look().frames == 2
@@ -162,23 +156,20 @@ async def test_a_sample_for_those_who_look_on(break_first: Break) -> None:
 async def test_a_look_at_the_limits(break_first: Break) -> None:
     async with stage(write_deadline=40 * MILLISECOND) as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(Session, "catch_up")
+        break_first("catch_up")
         await check(made, pairs)
         await close(pairs)
 
 
-@pytest.mark.parametrize(
-    ("where", "name"),
-    [(Session, "catch_up"), *((Session, name) for name in ("lame_duck", "requests", "drain"))],
-)
-async def test_a_drain(where: type, name: str, break_first: Break) -> None:
+@pytest.mark.parametrize("name", ["catch_up", "lame_duck", "requests", "drain"])
+async def test_a_drain(name: str, break_first: Break) -> None:
     async def answer(server: trio.SocketStream) -> None:
         while b"PING\r\n" in await server.receive_some():
             await server.send_all(b"PONG\r\n")
 
     async with stage() as made, trio.open_nursery() as nursery:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(where, name)
+        break_first(name)
         for _, server in pairs:
             nursery.start_soon(answer, server)
         await made.proxy.drain(50)
@@ -192,7 +183,7 @@ async def test_a_question_for_the_traffic(break_first: Break) -> None:
     """As the metrics ask."""
     async with stage() as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(Session, "catch_up")
+        break_first("catch_up")
         await Statistics(made.proxy, print).traffic()
         await check(made, pairs)
         await close(pairs)
@@ -202,7 +193,7 @@ async def test_a_barrier(break_first: Break) -> None:
     """A connection that ends counts as answered."""
     async with stage() as made:
         pairs = [await made.connect() for _ in range(3)]
-        break_first(Session, "fence")
+        break_first("fence")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.proxy.barrier)
             for _, server in pairs[1:]:
