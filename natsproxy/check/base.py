@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final
 
-from natsproxy.check.history import Connection, History, Moment, Table
-from natsproxy.check.statement import CANNOT_SAY, FOUND, Proof, Statement
+from natsproxy.check.history import ClientConnection, History, Moment, Table
+from natsproxy.check.statement import CANNOT_SAY, FOUND, ProofFrame, Statement
 from natsproxy.wire.ops import C2S, Direction, Op
 
 FORGOT: Final = "more was open at once than a check remembers"
@@ -60,7 +60,7 @@ class Check(ABC):
         return [*self.statements, *self._reasons.values()]
 
     def found(
-        self, sentence: str, frames: Sequence[Proof | None], since: int | None, *conns: Connection
+        self, sentence: str, frames: Sequence[ProofFrame | None], since: int | None, *conns: ClientConnection
     ) -> None:
         """State that something is wrong with connections.
 
@@ -76,13 +76,13 @@ class Check(ABC):
             names = tuple(dict.fromkeys(conn.name for conn in conns))
             self.statements.append(Statement(self.name, FOUND, sentence, proofs, names))
 
-    def cannot_say(self, reason: str, *frames: Proof) -> None:
+    def cannot_say(self, reason: str, *frames: ProofFrame) -> None:
         """State, once for a reason, that the recording is too partial."""
         if reason not in self._reasons:
             text = f"the recording does not tell: {reason}"
             self._reasons[reason] = Statement(self.name, CANNOT_SAY, text, frames)
 
-    def waited(self, conn: Connection, since: int, patience: int) -> bool:
+    def waited(self, conn: ClientConnection, since: int, patience: int) -> bool:
         """Tell whether a connection was seen for so long after a time (ns)."""
         if self.history.until(conn) - since >= patience:
             return True

@@ -30,27 +30,31 @@ from natsproxy.errors import ConfigError
 from natsproxy.wire.ops import C2S, S2C, Op
 
 
-class Row(NamedTuple):
+class CheckRow(NamedTuple):
     """A check: a line about it, and its class."""
 
     line: str
     kind: type[Check]
 
 
-CHECKS: Final[dict[str, Row]] = {
-    "request_without_answer": Row("a request got neither an answer nor a 503", UnansweredRequests),
-    "stored_twice": Row("a publish whose ack was lost was sent and stored again", StoredTwice),
-    "ordered_consumer_gap": Row("an ordered consumer left messages out", OrderedGaps),
-    "ordered_consumer_repetition": Row("an ordered consumer repeated messages", OrderedRepetitions),
-    "delivery_never_acked": Row("a client acked later messages, and one never", UnackedDeliveries),
-    "pull_without_end": Row("a pull request had no end after its expiry", EndlessPulls),
-    "consumer_stalled": Row("a push consumer waits for an answer to flow control", StalledConsumers),
-    "acked_publish_not_delivered": Row("a stored message never reached a live subscriber", LostPublishes),
-    "delivered_twice_in_group": Row("a message reached a queue group or consumer twice", GroupRepetitions),
-    "message_after_unsub": Row("a message came after the end of its subscription", MessagesAfterUnsub),
-    "payload_changed": Row("a payload is not what was published", ChangedPayloads),
-    "ping_without_pong": Row("a PING was not answered", UnansweredPings),
-    "deaf_client": Row("a client with subscriptions took nothing", DeafClients),
+CHECKS: Final[dict[str, CheckRow]] = {
+    "request_without_answer": CheckRow("a request got neither an answer nor a 503", UnansweredRequests),
+    "stored_twice": CheckRow("a publish whose ack was lost was sent and stored again", StoredTwice),
+    "ordered_consumer_gap": CheckRow("an ordered consumer left messages out", OrderedGaps),
+    "ordered_consumer_repetition": CheckRow("an ordered consumer repeated messages", OrderedRepetitions),
+    "delivery_never_acked": CheckRow("a client acked later messages, and one never", UnackedDeliveries),
+    "pull_without_end": CheckRow("a pull request had no end after its expiry", EndlessPulls),
+    "consumer_stalled": CheckRow("a push consumer waits for an answer to flow control", StalledConsumers),
+    "acked_publish_not_delivered": CheckRow(
+        "a stored message never reached a live subscriber", LostPublishes
+    ),
+    "delivered_twice_in_group": CheckRow(
+        "a message reached a queue group or consumer twice", GroupRepetitions
+    ),
+    "message_after_unsub": CheckRow("a message came after the end of its subscription", MessagesAfterUnsub),
+    "payload_changed": CheckRow("a payload is not what was published", ChangedPayloads),
+    "ping_without_pong": CheckRow("a PING was not answered", UnansweredPings),
+    "deaf_client": CheckRow("a client with subscriptions took nothing", DeafClients),
 }
 """The checks by name."""
 

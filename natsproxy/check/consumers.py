@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from natsproxy import close_reasons
 from natsproxy.check.base import Check
-from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, Consumer, History, Moment, Table
-from natsproxy.check.statement import Proof
+from natsproxy.check.history import DELIVERIES, PUBLISHES, ClientConnection, Consumer, History, Moment, Table
+from natsproxy.check.statement import ProofFrame
 from natsproxy.protocol import headers
 from natsproxy.protocol.identifiers import split_nuid
 from natsproxy.protocol.jetstream import (
@@ -53,12 +53,12 @@ class _Ordered:
     name: bytes
     deliver: bytes
     filters: object
-    proof: Proof
+    proof: ProofFrame
     consumer_seq: int = 0
     stream_seq: int = 0
-    last: Proof | None = None
-    lost: Proof | None = None
-    broken: tuple[str, Proof] | None = None
+    last: ProofFrame | None = None
+    lost: ProofFrame | None = None
+    broken: tuple[str, ProofFrame] | None = None
 
 
 class OrderedGaps(Check):
@@ -77,7 +77,7 @@ class OrderedGaps(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._streams: Table[tuple[Connection, bytes], list[_Ordered]] = Table()
+        self._streams: Table[tuple[ClientConnection, bytes], list[_Ordered]] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -152,7 +152,7 @@ class OrderedGaps(Check):
                 if self.waited(conn, one.broken[1].t, self.history.patience.grace):
                     self._say(conn, stream, one.broken[0], [one.proof, one.last, one.lost, one.broken[1]])
 
-    def _say(self, conn: Connection, stream: bytes, text: str, frames: list[Proof | None]) -> None:
+    def _say(self, conn: ClientConnection, stream: bytes, text: str, frames: list[ProofFrame | None]) -> None:
         since = min(frame.t for frame in frames if frame is not None)
         name = stream.decode(errors="replace")
         self.found(f"{conn.label}: an ordered consumer of {name} {text}", frames, since, conn)
@@ -200,9 +200,11 @@ class UnackedDeliveries(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._held: Table[tuple[Connection, Consumer], OrderedDict[int, Proof]] = Table()
-        self._passed_by: Table[tuple[Connection, Consumer, int], tuple[Proof, Proof]] = Table()
-        self._to: Table[tuple[Consumer, int], list[Connection]] = Table()
+        self._held: Table[tuple[ClientConnection, Consumer], OrderedDict[int, ProofFrame]] = Table()
+        self._passed_by: Table[tuple[ClientConnection, Consumer, int], tuple[ProofFrame, ProofFrame]] = (
+            Table()
+        )
+        self._to: Table[tuple[Consumer, int], list[ClientConnection]] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -268,7 +270,7 @@ class _Pull:
     """
 
     reply: bytes
-    proof: Proof
+    proof: ProofFrame
     t: int
     left: int
     expires: int | None
@@ -287,8 +289,8 @@ class EndlessPulls(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._open: Table[tuple[Connection, Consumer], deque[_Pull]] = Table()
-        self._replies: Table[tuple[Connection, bytes], Consumer] = Table()
+        self._open: Table[tuple[ClientConnection, Consumer], deque[_Pull]] = Table()
+        self._replies: Table[tuple[ClientConnection, bytes], Consumer] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -324,12 +326,12 @@ class EndlessPulls(Check):
             waiting.popleft()
         waiting.append(pull)
 
-    def _waiting(self, conn: Connection, consumer: Consumer | None, inbox: bytes) -> Iterator[_Pull]:
+    def _waiting(self, conn: ClientConnection, consumer: Consumer | None, inbox: bytes) -> Iterator[_Pull]:
         """Yield the pulls that stand, of those with a reply on an inbox."""
         waiting = () if consumer is None else self._open.get((conn, consumer), ())
         return (pull for pull in waiting if not pull.over and matches(inbox, pull.reply))
 
-    def _message(self, conn: Connection, consumer: Consumer, inbox: bytes) -> None:
+    def _message(self, conn: ClientConnection, consumer: Consumer, inbox: bytes) -> None:
         # A message comes under its own subject: its subscription tells the inbox.
         for pull in self._waiting(conn, consumer, inbox):
             if pull.reached:
@@ -376,7 +378,7 @@ class StalledConsumers(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._asked: Table[bytes, tuple[Connection, list[Proof]]] = Table()
+        self._asked: Table[bytes, tuple[ClientConnection, list[ProofFrame]]] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""

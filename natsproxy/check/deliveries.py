@@ -12,15 +12,15 @@ from natsproxy.check.consumers import ACK_WAIT, named
 from natsproxy.check.history import (
     DELIVERIES,
     PUBLISHES,
-    Connection,
+    ClientConnection,
     Consumer,
     History,
     Moment,
-    Request,
+    RecordedRequest,
     Sub,
     Table,
 )
-from natsproxy.check.statement import Proof
+from natsproxy.check.statement import ProofFrame
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import AckSubject, number
 from natsproxy.protocol.subjects import matches
@@ -64,8 +64,8 @@ class GroupRepetitions(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._seen: BoundedDict[object, Proof] = BoundedDict()
-        self._made: BoundedDict[tuple[Connection, int], Proof] = BoundedDict()
+        self._seen: BoundedDict[object, ProofFrame] = BoundedDict()
+        self._made: BoundedDict[tuple[ClientConnection, int], ProofFrame] = BoundedDict()
         self._last: Table[Consumer, bytes] = Table()
 
     def saw(self, moment: Moment) -> None:
@@ -106,7 +106,7 @@ class GroupRepetitions(Check):
             text = f"{conn.label}: queue group {group} got a message twice"
             self.found(text, [None if asked is None else asked.proof, before, moment.proof], before.t, conn)
 
-    def _before(self, moment: Moment, key: object) -> tuple[Proof | None, bool]:
+    def _before(self, moment: Moment, key: object) -> tuple[ProofFrame | None, bool]:
         """Return the earlier copy of a message, and whether the proxy made both of one."""
         if not moment.sent and moment.of is not None:
             made = self._made.get((moment.conn, moment.of))
@@ -126,12 +126,12 @@ class _Expected:
     came: the message, which did not go on.
     """
 
-    conn: Connection
+    conn: ClientConnection
     sub: Sub
-    request: Request
+    request: RecordedRequest
     mark: int = -1
     due: bool = False
-    came: Proof | None = None
+    came: ProofFrame | None = None
 
 
 class _Miss(NamedTuple):
@@ -141,8 +141,8 @@ class _Miss(NamedTuple):
     """
 
     consumer: Consumer
-    conn: Connection
-    proof: Proof
+    conn: ClientConnection
+    proof: ProofFrame
     came: bool
 
 
@@ -155,7 +155,7 @@ class _Progress:
     """
 
     last: int
-    conn: Connection
+    conn: ClientConnection
     t: int = 0
     got: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
@@ -173,13 +173,13 @@ class LostPublishes(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._subs: Table[tuple[Connection, bytes], Sub] = Table()
-        self._known: BoundedDict[Connection, None] = BoundedDict()
-        self._listeners: BoundedDict[bytes, list[tuple[Connection, Sub]]] = BoundedDict()
-        self._expected: Table[Connection, OrderedDict[bytes, _Expected]] = Table()
+        self._subs: Table[tuple[ClientConnection, bytes], Sub] = Table()
+        self._known: BoundedDict[ClientConnection, None] = BoundedDict()
+        self._listeners: BoundedDict[bytes, list[tuple[ClientConnection, Sub]]] = BoundedDict()
+        self._expected: Table[ClientConnection, OrderedDict[bytes, _Expected]] = Table()
         self._by_reply: Table[bytes, list[_Expected]] = Table()
-        self._subjects: BoundedDict[tuple[Connection, bytes, bytes], None] = BoundedDict()
-        self._stored: Table[bytes, Table[int, Request]] = Table()
+        self._subjects: BoundedDict[tuple[ClientConnection, bytes, bytes], None] = BoundedDict()
+        self._stored: Table[bytes, Table[int, RecordedRequest]] = Table()
         self._progress: Table[bytes, Table[bytes, _Progress]] = Table()
         self._missing: Table[tuple[bytes, int], list[_Miss]] = Table()
 
@@ -199,7 +199,7 @@ class LostPublishes(Check):
         elif moment.request is not None and moment.sent and moment.request.call is None:
             self._published(moment.request)
 
-    def _listen(self, conn: Connection, sid: bytes, sub: Sub) -> None:
+    def _listen(self, conn: ClientConnection, sid: bytes, sub: Sub) -> None:
         if not sub.queue and find_inbox(sub.subject) is None:
             self._subs[conn, sid] = sub
             self._listeners.clear()
@@ -219,7 +219,7 @@ class LostPublishes(Check):
 
     # -- core subscriptions
 
-    def _published(self, request: Request) -> None:
+    def _published(self, request: RecordedRequest) -> None:
         known = self._listeners.get(request.subject)
         if known is None:
             for key in [key for key, sub in self._subs.items() if not sub.live]:
@@ -258,7 +258,7 @@ class LostPublishes(Check):
 
     # -- acks of publishes
 
-    def _acked(self, request: Request) -> None:
+    def _acked(self, request: RecordedRequest) -> None:
         ack = request.ack
         if ack is None or ack.error is not None:
             self._by_reply.pop(request.reply, None)
@@ -299,7 +299,7 @@ class LostPublishes(Check):
         if len(missing) < _WINDOW and all(one.consumer != miss.consumer for one in missing):
             missing.append(miss)
 
-    def _came(self, consumer: Consumer, seq: int, conn: Connection) -> None:
+    def _came(self, consumer: Consumer, seq: int, conn: ClientConnection) -> None:
         """Note that a message reached a client after all, by its consumer or another one of the client."""
         missing = self._missing.pop((consumer[0], seq), None)
         left = [one for one in missing or () if one.consumer != consumer and one.conn is not conn]
@@ -337,7 +337,7 @@ class LostPublishes(Check):
         frames = [one.sub.proof, request.proof, request.ack_proof, one.came]
         self.found(text, frames, request.t, conn, request.conn)
 
-    def _judge_consumer(self, seq: int, request: Request, miss: _Miss) -> None:
+    def _judge_consumer(self, seq: int, request: RecordedRequest, miss: _Miss) -> None:
         consumer, conn, proof, came = miss
         config = self.history.consumers.get(consumer)
         if config is not None and not _selects(config, request.subject):
@@ -390,7 +390,7 @@ def _selects(config: dict[str, Any], subject: bytes) -> bool:
     return any(matches(str(pattern).encode(errors="replace"), subject) for pattern in filters)
 
 
-def _is_known(publisher: Connection, conn: Connection, sub: Sub) -> bool:
+def _is_known(publisher: ClientConnection, conn: ClientConnection, sub: Sub) -> bool:
     """Tell whether the server has certainly taken a SUB before a publish.
 
     It came before on the same connection, or a PING of its client was answered in the meantime.
@@ -398,7 +398,7 @@ def _is_known(publisher: Connection, conn: Connection, sub: Sub) -> bool:
     return publisher is conn or conn.pongs > sub.mark or sub.proof.ordinal is None
 
 
-def _may_get(publisher: Connection, conn: Connection) -> bool:
+def _may_get(publisher: ClientConnection, conn: ClientConnection) -> bool:
     """Tell whether messages of a publisher go to a connection, as far as it concerns their accounts."""
     if publisher is conn:
         return conn.connect.echo
@@ -406,7 +406,7 @@ def _may_get(publisher: Connection, conn: Connection) -> bool:
     return None not in accounts and accounts[0] == accounts[1]
 
 
-def _account(conn: Connection) -> tuple[str, str] | None:
+def _account(conn: ClientConnection) -> tuple[str, str] | None:
     """Return the account of a connection, or what stands for it; None where that is unknown."""
     if conn.account:
         return ("account", conn.account)

@@ -30,7 +30,7 @@ from natsproxy.capture.format.records import (
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
 from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
-from natsproxy.check.statement import Proof
+from natsproxy.check.statement import ProofFrame
 from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol import errors, headers
 from natsproxy.protocol.connect import Connect, parse_connect
@@ -96,7 +96,7 @@ class Patience(NamedTuple):
 PATIENCE: Final = Patience()
 
 
-class Copy(NamedTuple):
+class MessageCopy(NamedTuple):
     """One sight of a message.
 
     digest: of its payload, b"" if the key stands for several messages.  published: by a client, otherwise
@@ -104,13 +104,13 @@ class Copy(NamedTuple):
     """
 
     digest: bytes
-    proof: Proof
+    proof: ProofFrame
     published: bool
     first: int = 0
     last: int = 0
 
 
-Messages = BoundedDict[tuple[object, ...], Copy]
+Messages = BoundedDict[tuple[object, ...], MessageCopy]
 """The first sight of each message."""
 
 
@@ -126,12 +126,12 @@ class Sub:
     sid: bytes
     subject: bytes
     queue: bytes
-    proof: Proof
+    proof: ProofFrame
     mark: int
     max: int = 0
     came: int = 0
     got: int = 0
-    unsub: Proof | None = None
+    unsub: ProofFrame | None = None
     refused: bool = False
 
     @property
@@ -141,7 +141,7 @@ class Sub:
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
+class ClientConnection:
     """A connection of a client.
 
     label: its name and number, for sentences.  late: it was open before the recording began.
@@ -187,7 +187,7 @@ class Moment(NamedTuple):
     """
 
     history: History
-    conn: Connection
+    conn: ClientConnection
     direction: Direction
     frame: Frame
     whole: bool
@@ -200,7 +200,7 @@ class Moment(NamedTuple):
     ack: AckSubject | None = None
     status: StatusKind | None = None
     sub: Sub | None = None
-    request: Request | None = None
+    request: RecordedRequest | None = None
 
     @property
     def passed(self) -> bool:
@@ -208,7 +208,7 @@ class Moment(NamedTuple):
         return self.left is not None
 
     @property
-    def proof(self) -> Proof:
+    def proof(self) -> ProofFrame:
         """The frame as a proof."""
         frame, history = self.frame, self.history
         known = history.latest_proof
@@ -217,7 +217,7 @@ class Moment(NamedTuple):
         text = frame.line[:_SHOWN].decode(errors="replace").strip()
         if self.status is not None:
             text += " " + frame.headers[:_SHOWN].split(b"\r\n", 1)[0].decode(errors="replace")
-        proof = Proof(
+        proof = ProofFrame(
             history.name, str(self.conn.id), self.direction.label, self.ordinal, self.t, text, self.cause
         )
         history.latest_proof = (frame, self.status, proof)  # several checks ask for it
@@ -225,7 +225,7 @@ class Moment(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Request:
+class RecordedRequest:
     """A publish with a reply subject.
 
     key: hash of subject, headers and body.  asks: that of subject and body; shape: the same without the
@@ -234,21 +234,21 @@ class Request:
     one.  again: the reply subject was used before.
     """
 
-    conn: Connection
+    conn: ClientConnection
     subject: bytes
     reply: bytes
     key: int
     asks: int
     shape: int
-    proof: Proof
+    proof: ProofFrame
     t: int
     reached: bool
     whole: bool
     came: int = 0
     got: int = 0
-    lost: Proof | None = None
+    lost: ProofFrame | None = None
     ack: PublishAck | None = None
-    ack_proof: Proof | None = None
+    ack_proof: ProofFrame | None = None
     again: bool = False
     call: ApiCall | None = None
 
@@ -270,11 +270,11 @@ class History:
         self.end = 0
         self.cut = reader.tail() is not None
         self.filtered = ""
-        self.latest_proof: tuple[Frame, StatusKind | None, Proof] | None = None
+        self.latest_proof: tuple[Frame, StatusKind | None, ProofFrame] | None = None
         self.gap = -1
-        self.withheld: Proof | None = None
-        self.connections: Table[ConnectionId, Connection] = Table()
-        self.requests: Table[bytes, Request] = Table()
+        self.withheld: ProofFrame | None = None
+        self.connections: Table[ConnectionId, ClientConnection] = Table()
+        self.requests: Table[bytes, RecordedRequest] = Table()
         self.streams: Table[str, dict[str, Any]] = Table()
         self.changed: Table[str, str] = Table()
         """Streams of which messages were removed, with the call that did it."""
@@ -315,7 +315,7 @@ class History:
         elif isinstance(item, OpaqueRecord):
             self._note_gap(number, t, "the stream could not be framed")
         elif isinstance(item, OpenRecord) and number is not None:
-            self.connections[number] = Connection(number, account=str(item.info.get("account") or ""))
+            self.connections[number] = ClientConnection(number, account=str(item.info.get("account") or ""))
         elif isinstance(item, Preamble) and number is not None and number not in self.connections:
             self._begin_late(number, item, t)
         elif isinstance(item, CloseRecord) and number is not None:
@@ -330,14 +330,14 @@ class History:
             conn = self._connection(number)
             conn.gap, conn.why = t, why
 
-    def _connection(self, number: ConnectionId) -> Connection:
+    def _connection(self, number: ConnectionId) -> ClientConnection:
         known = self.connections.get(number)
         if known is None:  # neither its begin nor a preamble is there
-            known = self.connections[number] = Connection(number, late=True)
+            known = self.connections[number] = ClientConnection(number, late=True)
         return known
 
     def _begin_late(self, number: ConnectionId, item: Preamble, t: int) -> None:
-        conn = self.connections[number] = Connection(number, late=True)
+        conn = self.connections[number] = ClientConnection(number, late=True)
         try:
             for frame in parse.frames(bytes(item.info.get("connect") or b""), C2S):
                 conn.connect = _connect(frame.args)
@@ -347,7 +347,7 @@ class History:
                     for field in (sid, subject, queue)
                 )
                 line = b" ".join(field for field in (b"SUB", subject, queue, sid) if field)
-                proof = Proof(self.name, str(number), "c2s", None, t, line.decode(errors="replace"))
+                proof = ProofFrame(self.name, str(number), "c2s", None, t, line.decode(errors="replace"))
                 sub = conn.subs[sid] = Sub(sid, subject, queue, proof, 0)
                 sub.came = sub.got = max(0, int(delivered or 0))
                 if most:
@@ -407,7 +407,7 @@ class History:
             conn.connect = _connect(frame.args)
         return moment
 
-    def _note_request(self, moment: Moment) -> Request | None:
+    def _note_request(self, moment: Moment) -> RecordedRequest | None:
         frame = moment.frame
         known = self.requests.get(frame.reply)
         if not moment.sent:  # in the place of one that the client sent
@@ -415,7 +415,7 @@ class History:
                 known.reached = True
             return known
         body = frame.body if moment.whole else b""
-        found = self.requests[frame.reply] = Request(
+        found = self.requests[frame.reply] = RecordedRequest(
             moment.conn,
             frame.subject,
             frame.reply,
@@ -471,7 +471,7 @@ class History:
         first, last, count = self._spans.get(consumer, (0, 0, 1))
         return last - first + 1 != count
 
-    def _note_answer(self, request: Request, moment: Moment) -> None:
+    def _note_answer(self, request: RecordedRequest, moment: Moment) -> None:
         request.came += moment.sent
         request.got += moment.passed
         request.lost = request.lost if moment.passed else moment.proof
@@ -501,11 +501,11 @@ class History:
 
     # -- what may be missing
 
-    def until(self, conn: Connection) -> int:
+    def until(self, conn: ClientConnection) -> int:
         """Return the time up to which a connection was seen."""
         return conn.until if conn.until is not None else self._last.get(conn.id.recorder, self.end)
 
-    def missed(self, since: int, *conns: Connection) -> str:
+    def missed(self, since: int, *conns: ClientConnection) -> str:
         """Return the reason why frames of connections since a time may be missing, "" where all are there."""
         if self.filtered:
             return self.filtered

@@ -8,8 +8,8 @@ from typing import Final
 
 from natsproxy import close_reasons
 from natsproxy.check.base import Check
-from natsproxy.check.history import DELIVERIES, Connection, History, Moment, Table
-from natsproxy.check.statement import Proof
+from natsproxy.check.history import DELIVERIES, ClientConnection, History, Moment, Table
+from natsproxy.check.statement import ProofFrame
 from natsproxy.units import short_duration
 from natsproxy.wire.ops import C2S, S2C, Direction, Op
 
@@ -26,8 +26,8 @@ class UnansweredPings(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._open: Table[tuple[Connection, Direction], deque[Moment]] = Table()
-        self._lost: Table[tuple[Connection, Direction], tuple[Moment, Moment]] = Table()
+        self._open: Table[tuple[ClientConnection, Direction], deque[Moment]] = Table()
+        self._lost: Table[tuple[ClientConnection, Direction], tuple[Moment, Moment]] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -64,8 +64,8 @@ class UnansweredPings(Check):
 class _Life:
     """The signs of life of a client: its open PING from the server, and the intervals of PINGs."""
 
-    ping: Proof | None = None
-    message: Proof | None = None
+    ping: ProofFrame | None = None
+    message: ProofFrame | None = None
     last: dict[Direction, int] = field(default_factory=dict)
     interval: int = 0
 
@@ -83,7 +83,7 @@ class DeafClients(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._lives: Table[Connection, _Life] = Table()
+        self._lives: Table[ClientConnection, _Life] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -103,7 +103,7 @@ class DeafClients(Check):
             if life.ping is not None and life.message is None:
                 life.message = moment.proof
 
-    def _life(self, conn: Connection) -> _Life:
+    def _life(self, conn: ClientConnection) -> _Life:
         return self._lives.setdefault(conn, _Life())
 
     def at_end(self) -> None:

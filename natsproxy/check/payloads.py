@@ -11,7 +11,7 @@ from typing import Final
 
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import Check
-from natsproxy.check.history import DELIVERIES, PUBLISHES, Copy, History, Moment, Request
+from natsproxy.check.history import DELIVERIES, PUBLISHES, History, MessageCopy, Moment, RecordedRequest
 from natsproxy.protocol import headers
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import AckSubject
@@ -57,12 +57,12 @@ class ChangedPayloads(Check):
         self._sent[frame.reply] = _digest(frame.body)
         self._asked(moment, published=True)
 
-    def _stored(self, request: Request, moment: Moment) -> None:
+    def _stored(self, request: RecordedRequest, moment: Moment) -> None:
         ack, digest = request.ack, self._sent.pop(request.reply, None)
         if ack is None or ack.error is not None or ack.duplicate or digest is None or request.again:
             return
         first, last = (self.history.began + t for t in (request.t - _SKEW, moment.t + _SKEW))
-        copy = Copy(digest, request.proof, True, first, last)
+        copy = MessageCopy(digest, request.proof, True, first, last)
         self._in_stream(ack.stream.encode(errors="replace"), ack.seq, request.subject, copy, moment)
 
     def _delivered(self, moment: Moment, ack: AckSubject | None) -> None:
@@ -70,12 +70,12 @@ class ChangedPayloads(Check):
         if _is_own(frame.subject) or _is_rewritten(moment):
             return
         if ack is not None:
-            copy = Copy(_digest(frame.body), moment.proof, False, ack.timestamp, ack.timestamp)
+            copy = MessageCopy(_digest(frame.body), moment.proof, False, ack.timestamp, ack.timestamp)
             self._in_stream(ack.stream, ack.stream_seq, frame.subject, copy, moment)
         elif find_inbox(frame.reply) is not None:
             self._asked(moment, published=False)
 
-    def _in_stream(self, stream: bytes, seq: int, subject: bytes, copy: Copy, moment: Moment) -> None:
+    def _in_stream(self, stream: bytes, seq: int, subject: bytes, copy: MessageCopy, moment: Moment) -> None:
         key = ("stored", stream, seq, subject)
         known = self._messages.get(key)
         if known is None or known.first > copy.last or copy.first > known.last:  # the stream was made anew
@@ -86,7 +86,7 @@ class ChangedPayloads(Check):
     def _asked(self, moment: Moment, *, published: bool) -> None:
         frame = moment.frame
         key = ("asked", frame.subject, frame.reply)
-        known, copy = self._messages.get(key), Copy(_digest(frame.body), moment.proof, published)
+        known, copy = self._messages.get(key), MessageCopy(_digest(frame.body), moment.proof, published)
         if known is None or (known.digest == copy.digest and published):
             self._messages[key] = copy
         elif not known.digest or known.digest == copy.digest:
@@ -96,7 +96,7 @@ class ChangedPayloads(Check):
         else:  # an inbox for several requests
             self._messages[key] = copy._replace(digest=b"")
 
-    def _changed(self, subject: bytes, known: Copy, copy: Copy, moment: Moment) -> None:
+    def _changed(self, subject: bytes, known: MessageCopy, copy: MessageCopy, moment: Moment) -> None:
         name = subject.decode(errors="replace")
         text = f"{moment.conn.label}: the payload of a message on {name} was changed"
         if copy.proof.capture != known.proof.capture:

@@ -7,8 +7,16 @@ from typing import Final
 from natsproxy import close_reasons
 from natsproxy.bounded import BoundedDict
 from natsproxy.check.base import FORGOT, Check
-from natsproxy.check.history import DELIVERIES, PUBLISHES, Connection, History, Moment, Request, Table
-from natsproxy.check.statement import Proof
+from natsproxy.check.history import (
+    DELIVERIES,
+    PUBLISHES,
+    ClientConnection,
+    History,
+    Moment,
+    RecordedRequest,
+    Table,
+)
+from natsproxy.check.statement import ProofFrame
 from natsproxy.protocol.identifiers import find_inbox
 from natsproxy.protocol.jetstream import PublishAck, publish_ack
 from natsproxy.units import short_duration
@@ -32,11 +40,11 @@ class UnansweredRequests(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._open: Table[bytes, Request] = Table()
-        self._asked_before: Table[tuple[str, int], Request] = Table()
-        self._asked_alike: BoundedDict[tuple[str, int], Request] = BoundedDict()
-        self._last: Table[Connection, int] = Table()
-        self._given_up: Table[bytes, Proof] = Table()
+        self._open: Table[bytes, RecordedRequest] = Table()
+        self._asked_before: Table[tuple[str, int], RecordedRequest] = Table()
+        self._asked_alike: BoundedDict[tuple[str, int], RecordedRequest] = BoundedDict()
+        self._last: Table[ClientConnection, int] = Table()
+        self._given_up: Table[bytes, ProofFrame] = Table()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -51,7 +59,7 @@ class UnansweredRequests(Check):
         elif moment.request is not None and moment.passed and moment.request.got:
             self._answered(moment.request)
 
-    def _asked(self, request: Request) -> None:
+    def _asked(self, request: RecordedRequest) -> None:
         name = request.conn.name
         before = self._asked_before.pop((name, request.asks), None)
         if before is not None:
@@ -62,7 +70,7 @@ class UnansweredRequests(Check):
         self._asked_alike[name, request.shape] = request
         self._asked_before[name, request.asks] = self._open[request.reply] = request
 
-    def _answered(self, request: Request) -> None:
+    def _answered(self, request: RecordedRequest) -> None:
         if self._open.pop(request.reply, None) is not None:
             self._asked_before.pop((request.conn.name, request.asks), None)
 
@@ -89,7 +97,7 @@ class UnansweredRequests(Check):
             text = f"{request.conn.label}: a request to {subject} had no answer in {waited}, {why}{lost}"
             self.found(text, [request.proof, request.lost, frame], request.t, request.conn)
 
-    def _patience(self, request: Request) -> tuple[int | None, str, Proof | None]:
+    def _patience(self, request: RecordedRequest) -> tuple[int | None, str, ProofFrame | None]:
         """Return the time at which the client's patience ended, its end in words, and the frame of it."""
         patience, conn = self.history.patience, request.conn
         until = self.history.until(request.conn)
@@ -129,9 +137,9 @@ class StoredTwice(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._latest: BoundedDict[tuple[str, int], Request] = BoundedDict()
-        self._again: Table[bytes, tuple[Request, Request]] = Table()
-        self._stored: BoundedDict[tuple[str, int], dict[int, Proof]] = BoundedDict()
+        self._latest: BoundedDict[tuple[str, int], RecordedRequest] = BoundedDict()
+        self._again: Table[bytes, tuple[RecordedRequest, RecordedRequest]] = Table()
+        self._stored: BoundedDict[tuple[str, int], dict[int, ProofFrame]] = BoundedDict()
 
     def saw(self, moment: Moment) -> None:
         """Take the next frame."""
@@ -148,14 +156,14 @@ class StoredTwice(Check):
             key = hash((frame.subject, frame.headers, frame.body))
             self._note(ack.stream.decode(errors="replace"), key, ack.stream_seq, moment.proof)
 
-    def _sent(self, request: Request) -> None:
+    def _sent(self, request: RecordedRequest) -> None:
         key = (request.conn.name, request.key)
         before = self._latest.get(key)
         if before is not None and before.reached and not before.got:
             self._again[request.reply] = (before, request)
         self._latest[key] = request
 
-    def _acked_again(self, moment: Moment, request: Request, first: PublishAck) -> None:
+    def _acked_again(self, moment: Moment, request: RecordedRequest, first: PublishAck) -> None:
         second = publish_ack(moment.frame.body) if request.came > 1 and moment.whole else None
         if second is None or second.error or second.duplicate or second.stream != first.stream:
             return
@@ -167,7 +175,7 @@ class StoredTwice(Check):
             frames = [request.proof, request.ack_proof, moment.proof]
             self.found(f"{request.conn.label}: {text}", frames, request.t, request.conn)
 
-    def _note(self, stream: str, key: int, seq: int, proof: Proof) -> None:
+    def _note(self, stream: str, key: int, seq: int, proof: ProofFrame) -> None:
         seen = self._stored.setdefault((stream, key), {})
         if len(seen) < _COPIES:
             seen.setdefault(seq, proof)
@@ -190,7 +198,7 @@ class StoredTwice(Check):
             frames = [before.proof, proof, again.proof, again.ack_proof]
             self.found(text, frames, before.t, before.conn, again.conn)
 
-    def _first(self, before: Request, stream: str, second: int) -> tuple[int, Proof] | None:
+    def _first(self, before: RecordedRequest, stream: str, second: int) -> tuple[int, ProofFrame] | None:
         """Return the sequence under which a publish was stored, and the frame that shows it."""
         if before.ack is not None and before.ack_proof is not None:
             known = before.ack

@@ -9,7 +9,7 @@ FOUND: Final = "found"
 CANNOT_SAY: Final = "cannot say"
 
 
-class Proof(NamedTuple):
+class ProofFrame(NamedTuple):
     """A frame of a recording.
 
     capture: the path of the recording, as given.  connection: as `--conn` takes it.  direction: "c2s" or
@@ -42,7 +42,7 @@ class Statement(NamedTuple):
     check: str
     verdict: Finding
     sentence: str
-    frames: tuple[Proof, ...] = ()
+    frames: tuple[ProofFrame, ...] = ()
     clients: tuple[str, ...] = ()
 
     @property

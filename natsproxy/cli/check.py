@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from natsproxy.check.checker import CHECKS, check_captures
-from natsproxy.check.statement import Proof, Statement
+from natsproxy.check.statement import ProofFrame, Statement
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.errors import Exit
 from natsproxy.printable import printable
@@ -64,7 +64,7 @@ def _show(statement: Statement, *, several: bool) -> None:
         click.echo(printable(f"    {_line(frame, several=several)}"))
 
 
-def _line(frame: Proof, *, several: bool) -> str:
+def _line(frame: ProofFrame, *, several: bool) -> str:
     way = "→" if frame.direction == "c2s" else "←"
     number = "" if frame.ordinal is None else f" #{frame.ordinal}"
     rule = f"  [{frame.rule}]" if frame.rule else ""

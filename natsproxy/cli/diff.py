@@ -17,7 +17,7 @@ from natsproxy.printable import printable
 from natsproxy.replay.conversation.match_options import Given, MatchOptions, combine
 from natsproxy.replay.conversation.steps import stored_options
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.report import DiffReport, DiffSample, Row, Tally
+from natsproxy.replay.diff.report import DiffReport, DiffRow, DiffSample, Tally
 
 _LEARNED: Final = 20  # learned values that are shown
 _COLOURS: Final = {"-": "red", "+": "green"}
@@ -95,7 +95,7 @@ def _difference(sample: DiffSample) -> str:
     return "only recorded" if sample.recorded else "only observed"
 
 
-def _table(rows: list[Row]) -> None:
+def _table(rows: list[DiffRow]) -> None:
     heads = (
         "subject",
         "subs",
@@ -114,7 +114,7 @@ def _table(rows: list[Row]) -> None:
     show_table([heads[column] for column in used], [[row[column] for column in used] for row in cells])
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: DiffRow) -> tuple[str, ...]:
     a, b = row.recorded, row.observed
     return (
         row.group,

@@ -10,11 +10,11 @@ import click
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.paths import FilePath, tell_lost
 from natsproxy.errors import ConfigError, Exit, Stopped
-from natsproxy.permissions.comparison import Difference, compare_permissions
+from natsproxy.permissions.comparison import PermissionDifference, compare_permissions
 from natsproxy.permissions.formats import FORMATS
 from natsproxy.permissions.holders import read_holders
-from natsproxy.permissions.needs import CLIENTS, Need, needs_of, needs_of_rows
-from natsproxy.permissions.proof import Proof
+from natsproxy.permissions.needs import CLIENTS, ClientNeeds, needs_of, needs_of_rows
+from natsproxy.permissions.proof import PermissionProof
 from natsproxy.permissions.proving import Prover
 from natsproxy.permissions.rows import FOLDED
 from natsproxy.permissions.templates import DISTINCT, WORDS
@@ -118,7 +118,7 @@ def permissions(
     raise SystemExit(Exit.FOUND_WRONG if proof is not None and proof.violations else Exit.OK)
 
 
-def _of_tables(tables: Path, by: By, distinct: int, words: int, most: int) -> list[Need]:
+def _of_tables(tables: Path, by: By, distinct: int, words: int, most: int) -> list[ClientNeeds]:
     if distinct > FOLDED:
         raise ConfigError(f"--tables keeps {FOLDED} values of a token: --distinct may be up to {FOLDED}")
     from natsproxy.spark.session import need_pyspark
@@ -129,7 +129,7 @@ def _of_tables(tables: Path, by: By, distinct: int, words: int, most: int) -> li
     return needs_of_rows(read_rows(tables, tell_lost), by, distinct=distinct, words=words, most=most)
 
 
-def _show(found: list[Difference], *, as_json: bool) -> None:
+def _show(found: list[PermissionDifference], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"differences": [one.facts() for one in found]}, indent=2))
         return
@@ -138,9 +138,9 @@ def _show(found: list[Difference], *, as_json: bool) -> None:
             click.echo(line)
 
 
-def _prove(captures: tuple[Path, ...], needs: list[Need], by: By) -> Proof:
+def _prove(captures: tuple[Path, ...], needs: list[ClientNeeds], by: By) -> PermissionProof:
     prover = Prover(captures, needs, by)
-    made: list[Proof] = []
+    made: list[PermissionProof] = []
 
     async def main() -> None:
         made.append(await prover.prove())

@@ -26,7 +26,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
 from natsproxy.trial.promotion import broken, enforced, shadowed, text_enforced
 from natsproxy.trial.rehearsal import Rehearsal
-from natsproxy.trial.report import Key, Report, Row, row_facts
+from natsproxy.trial.report import FrameRange, Key, Report, row_facts
 
 
 class _Found(NamedTuple):
@@ -109,7 +109,7 @@ def _of_captures(
     return _Found(count, f"{report.frames} frames", lines, report.limits(rehearsal.missing), facts)
 
 
-def _line(key: Key, row: Row) -> str:
+def _line(key: Key, row: FrameRange) -> str:
     times = f"{row.first.t / 1e9:.6f} s" + (f" to {row.last.t / 1e9:.6f} s" if row.count > 1 else "")
     return f"{key.rule}: {key.verdict}: {row.count} {key.what} of {key.client}, {times}"
 

@@ -16,7 +16,7 @@ from natsproxy.errors import Exit
 from natsproxy.printable import printable
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load_expectations
-from natsproxy.trial.rehearsal import Judged, Rehearsal
+from natsproxy.trial.rehearsal import JudgedFrame, Rehearsal
 from natsproxy.trial.report import Report, frame_facts, what
 from natsproxy.wire.ops import C2S
 
@@ -93,7 +93,7 @@ def _show(report: Report, limits: list[str]) -> None:
         click.echo(f"{met} of {len(report.outcomes)} expectations met")
 
 
-def frame_line(one: Judged) -> str:
+def frame_line(one: JudgedFrame) -> str:
     """Return a line about a frame: its time, its connection, and its verdicts."""
     way = "→" if one.direction == C2S else "←"
     number = "" if one.ordinal is None else f" #{one.ordinal}"
@@ -103,5 +103,5 @@ def frame_line(one: Judged) -> str:
     return printable(f"{_when(one)}  {one.connection} {way}{number}  {one.client}  {text}  [{verdicts}]")
 
 
-def _when(one: Judged) -> str:
+def _when(one: JudgedFrame) -> str:
     return f"{one.t / 1e9:.6f} s"

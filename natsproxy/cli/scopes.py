@@ -18,7 +18,7 @@ from natsproxy.config.endpoints import HTTP_OR_UNIX, HttpListener
 from natsproxy.errors import ConfigError
 from natsproxy.option import Option
 from natsproxy.printable import printable
-from natsproxy.replay.cassette.scopes import ScopeError, Scopes, Verdict, running
+from natsproxy.replay.cassette.scopes import ScopeError, Scopes, ScopeVerdict, running
 from natsproxy.replay.receipt import CassetteUsed, joined
 
 SCOPE_VARIABLE: Final = "NATS_CASSETTE_SCOPE"
@@ -113,7 +113,7 @@ class Verdicts:
     unused: int = 0
     uses: dict[str, CassetteUsed] = field(default_factory=dict)
 
-    def add(self, verdict: Verdict) -> None:
+    def add(self, verdict: ScopeVerdict) -> None:
         """Count one, and print it."""
         self.scopes += 1
         self.wrong += not verdict.ok
@@ -137,7 +137,7 @@ class Verdicts:
         return f"{self.scopes} {unit}{wrong}"
 
 
-def _lines(verdict: Verdict, title: str) -> list[str]:
+def _lines(verdict: ScopeVerdict, title: str) -> list[str]:
     """Return what is printed about a scope."""
     name = f"{title}{verdict.scope}"
     lines = [f"{verdict.cassette}: {verdict.added} frames were added"] if verdict.added else []

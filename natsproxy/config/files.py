@@ -18,7 +18,7 @@ from natsproxy.config.fitting import Fitting
 from natsproxy.config.settings import OPTIONS
 from natsproxy.errors import ConfigError, Mistakes
 from natsproxy.rules.file.parser import ONE_TABLE, load, parse_rules
-from natsproxy.rules.file.reader import Place
+from natsproxy.rules.file.reader import RulePlaces
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
 
@@ -82,7 +82,7 @@ def inline_rules(path: Path) -> tuple[Rule, ...] | None:
     tables = document.get("rules")
     if not isinstance(tables, list):
         return None
-    return parse_rules(tables, KINDS, place=Place(str(path), text), expand=Fitting(path.parent))
+    return parse_rules(tables, KINDS, place=RulePlaces(str(path), text), expand=Fitting(path.parent))
 
 
 def rules_file(path: Path) -> tuple[Rule, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from natsproxy.permissions.templates import Place
+from natsproxy.permissions.templates import MappedPermission
 from natsproxy.permissions.uses import Verb
 from natsproxy.protocol.jetstream import parse_api
 from natsproxy.protocol.subjects import STAR, TAIL, is_subset
@@ -20,7 +20,7 @@ _JAVASCRIPT: Final = ("nats.js", "nats.ws")
 _ANY: Final = ()
 
 
-class Choice(NamedTuple):
+class PossibleNeed(NamedTuple):
     """A subject that a client may have to publish to, or to subscribe to, and the reason."""
 
     subject: bytes
@@ -29,9 +29,9 @@ class Choice(NamedTuple):
     queue: bytes = b""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MappedPermission:
         """The permission."""
-        return Place(self.verb, self.subject, self.queue)
+        return MappedPermission(self.verb, self.subject, self.queue)
 
 
 class _Row(NamedTuple):
@@ -94,8 +94,11 @@ _ACK_PLAIN: Final = "the server writes acks without domain and account hash unle
 
 
 def choices(
-    lines: Iterable[Place], langs: set[str], flow: Iterable[bytes], denied: Iterable[Place]
-) -> list[Choice]:
+    lines: Iterable[MappedPermission],
+    langs: set[str],
+    flow: Iterable[bytes],
+    denied: Iterable[MappedPermission],
+) -> list[PossibleNeed]:
     """Return the choices of a client, in the order of their subjects.
 
     flow: the templates of the API subjects with which it made consumers with flow control.  denied: what
@@ -104,18 +107,18 @@ def choices(
     published = [place.subject for place in lines if place.verb == Verb.PUBLISH]
     found = [*_rare(published, langs), *_flow_control(flow), *_other_acks(published)]
     acked = {_names(subject) for subject in published if subject.startswith(b"$JS.ACK.")}
-    kept: dict[bytes, Choice] = {}
+    kept: dict[bytes, PossibleNeed] = {}
     for one in found:
         of_ack = one.subject.startswith(b"$JS.ACK.") and one.reason not in (_ACK_PLAIN, _ACK_WITH_PLACE)
         if not (of_ack and _names(one.subject) in acked) and not any(
             is_subset(one.subject, subject) for subject in published
         ):
             kept.setdefault(one.subject, one)
-    refused = [Choice(place.subject, _DENIED, place.verb, place.queue) for place in denied]
+    refused = [PossibleNeed(place.subject, _DENIED, place.verb, place.queue) for place in denied]
     return sorted([*kept.values(), *refused], key=attrgetter("place"))
 
 
-def _rare(published: list[bytes], langs: set[str]) -> Iterator[Choice]:
+def _rare(published: list[bytes], langs: set[str]) -> Iterator[PossibleNeed]:
     for subject in published:
         call = parse_api(subject)
         if call is None:
@@ -129,16 +132,16 @@ def _rare(published: list[bytes], langs: set[str]) -> Iterator[Choice]:
                 names = {"stream": call.stream.decode(errors="surrogateescape")}
                 names["consumer"] = consumer.decode(errors="surrogateescape")
                 text = row.subject.format(api=api, **names)
-                yield Choice(text.encode(errors="surrogateescape"), row.reason)
+                yield PossibleNeed(text.encode(errors="surrogateescape"), row.reason)
 
 
-def _flow_control(created: Iterable[bytes]) -> Iterator[Choice]:
+def _flow_control(created: Iterable[bytes]) -> Iterator[PossibleNeed]:
     for subject in created:
         call = parse_api(subject)
         # A line may be wider than any call: a recorded client can publish to `$JS.API.>`, too.
         named = (b"", b"") if call is None else (call.stream, call.consumer)
         names = tuple(STAR if name in (b"", TAIL) else name for name in named)
-        yield Choice(b"$JS.FC.%b.%b.*" % names, _FLOW)
+        yield PossibleNeed(b"$JS.FC.%b.%b.*" % names, _FLOW)
 
 
 def _names(subject: bytes) -> tuple[bytes, bytes]:
@@ -147,15 +150,15 @@ def _names(subject: bytes) -> tuple[bytes, bytes]:
     return tokens[-3], tokens[-2]
 
 
-def _other_acks(published: Iterable[bytes]) -> Iterator[Choice]:
+def _other_acks(published: Iterable[bytes]) -> Iterator[PossibleNeed]:
     """Yield each line of an ack in the server's other form."""
     for subject in published:
         if subject.startswith(b"$JS.ACK."):
             stream, consumer = _names(subject)
             if subject.count(b".") > ack_line(stream, consumer).count(b"."):
-                yield Choice(ack_line(stream, consumer), _ACK_PLAIN)
+                yield PossibleNeed(ack_line(stream, consumer), _ACK_PLAIN)
             else:
-                yield Choice(b"$JS.ACK.*.*.%b.%b.>" % (stream, consumer), _ACK_WITH_PLACE)
+                yield PossibleNeed(b"$JS.ACK.*.*.%b.%b.>" % (stream, consumer), _ACK_WITH_PLACE)
 
 
 def ack_line(stream: bytes, consumer: bytes) -> bytes:

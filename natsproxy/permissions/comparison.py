@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from natsproxy.permissions.formats import UNNAMED, evidence_text
 from natsproxy.permissions.holders import Holder
-from natsproxy.permissions.needs import Need
-from natsproxy.permissions.templates import Evidence, Place
+from natsproxy.permissions.needs import ClientNeeds
+from natsproxy.permissions.templates import Evidence, MappedPermission
 from natsproxy.permissions.uses import By, Use, Verb, clients, opened, uses
 from natsproxy.printable import printable
 from natsproxy.protocol.errors import quote
@@ -26,12 +26,12 @@ from natsproxy.protocol.template import template
 class Wide(NamedTuple):
     """An entry that allows more than was used.  lines: those that are needed of it."""
 
-    place: Place
-    lines: list[Place]
+    place: MappedPermission
+    lines: list[MappedPermission]
 
 
 @dataclass(slots=True)
-class Difference:
+class PermissionDifference:
     """The difference between a holder's permissions and what its clients used.
 
     seen: its clients are in the recording.  unused: entries that nobody needed.  wide: entries of which only
@@ -41,10 +41,10 @@ class Difference:
 
     label: str
     seen: bool = False
-    unused: list[Place] = field(default_factory=list)
+    unused: list[MappedPermission] = field(default_factory=list)
     wide: list[Wide] = field(default_factory=list)
     unused_responses: bool = False
-    denied: dict[Place, tuple[bytes, Evidence]] = field(default_factory=dict)
+    denied: dict[MappedPermission, tuple[bytes, Evidence]] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
     unknown: bool = False
 
@@ -103,34 +103,34 @@ class Difference:
         }
 
 
-def _text(place: Place) -> str:
+def _text(place: MappedPermission) -> str:
     return f"{place.verb} {quote(str(place).encode('utf-8', 'surrogateescape'))}"
 
 
 def compare_permissions(
-    captures: Iterable[Path], needs: Iterable[Need], holders: list[Holder], by: By
-) -> list[Difference]:
+    captures: Iterable[Path], needs: Iterable[ClientNeeds], holders: list[Holder], by: By
+) -> list[PermissionDifference]:
     """Return the difference of each holder, then those of clients that no holder stands for.
 
     Raises CaptureError.
     """
     by_label = {holder.label(by): holder for holder in holders}
     alone = holders[0] if len(holders) == 1 else None
-    needed: dict[str, list[Need]] = {label: [] for label in by_label}
-    nobodies: list[Difference] = []
+    needed: dict[str, list[ClientNeeds]] = {label: [] for label in by_label}
+    nobodies: list[PermissionDifference] = []
     for need in needs:
         label = alone.label(by) if alone is not None else need.label
         if label in needed:
             needed[label].append(need)
         elif need.lines or need.responses is not None:
-            nobodies.append(Difference(need.label or UNNAMED, seen=True, unknown=True))
+            nobodies.append(PermissionDifference(need.label or UNNAMED, seen=True, unknown=True))
     found = {label: _allowed(holder, needed[label], by) for label, holder in by_label.items()}
     reader = opened(captures)
     known = clients(reader)
     for use in uses(reader, known):
         label = alone.label(by) if alone is not None else use.client.label(by)
         if label in found and not use.denied and not _admits(by_label[label].permissions, use):
-            place = Place(use.verb, template(use.subject), use.queue)
+            place = MappedPermission(use.verb, template(use.subject), use.queue)
             found[label].denied.setdefault(place, (use.subject, Evidence()))[1].saw(use.t)
     return [*found.values(), *nobodies]
 
@@ -148,9 +148,9 @@ def _admits(permissions: Permissions, use: Use) -> bool:
     return not often and not late
 
 
-def _allowed(holder: Holder, needs: list[Need], by: By) -> Difference:
+def _allowed(holder: Holder, needs: list[ClientNeeds], by: By) -> PermissionDifference:
     """Compare the entries that allow with the lines that are needed."""
-    made = Difference(holder.label(by) or UNNAMED, bool(needs), limits=dict(holder.limits))
+    made = PermissionDifference(holder.label(by) or UNNAMED, bool(needs), limits=dict(holder.limits))
     lines = {line for need in needs for line in need.lines}
     permissions = holder.permissions
     for verb, entries, denied in (
@@ -161,7 +161,7 @@ def _allowed(holder: Holder, needs: list[Need], by: By) -> Difference:
         if entries is None:  # everything that is not denied
             entries = () if TAIL in denied else (PermissionEntry(TAIL),)
         for entry in entries:
-            place = Place(verb, *entry)
+            place = MappedPermission(verb, *entry)
             served = [line for line in own if _serves(place, line)]
             if not served:
                 made.unused.append(place)
@@ -172,7 +172,7 @@ def _allowed(holder: Holder, needs: list[Need], by: By) -> Difference:
     return made
 
 
-def _serves(place: Place, line: Place) -> bool:
+def _serves(place: MappedPermission, line: MappedPermission) -> bool:
     """Tell whether an entry admits a part of a line."""
     if place.queue not in (b"", line.queue):
         return False

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from natsproxy.permissions.choices import Choice
-from natsproxy.permissions.needs import Need, Responses
-from natsproxy.permissions.proof import Proof
+from natsproxy.permissions.choices import PossibleNeed
+from natsproxy.permissions.needs import ClientNeeds, Responses
+from natsproxy.permissions.proof import PermissionProof
 from natsproxy.permissions.templates import COUNTED, Evidence
 from natsproxy.permissions.uses import By, Verb
 from natsproxy.printable import printable
@@ -62,7 +62,7 @@ def _quoted(text: str) -> str:
 # -- nats-server
 
 
-def server_text(needs: Iterable[Need], by: By) -> str:
+def server_text(needs: Iterable[ClientNeeds], by: By) -> str:
     """Return a configuration of nats-server."""
     if by == By.ACCOUNT:
         return _accounts_text(needs)
@@ -74,7 +74,7 @@ def server_text(needs: Iterable[Need], by: By) -> str:
     return "\n".join([*lines, "  ]", "}", ""])
 
 
-def _accounts_text(needs: Iterable[Need]) -> str:
+def _accounts_text(needs: Iterable[ClientNeeds]) -> str:
     """Return the default permissions of accounts; those of the global one stand outside of `accounts`."""
     named: list[str] = []
     lines: list[str] = []
@@ -90,7 +90,7 @@ def _accounts_text(needs: Iterable[Need]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _user(need: Need) -> list[str]:
+def _user(need: ClientNeeds) -> list[str]:
     if _NKEY.fullmatch(need.label):
         return [f"nkey: {need.label}"]
     # The server does not start until the variable is set: nobody gets in with an empty password.
@@ -119,7 +119,7 @@ def permission_lines(permissions: dict[str, Any], remarks: Callable[[str, str], 
         )
 
 
-def _map(need: Need) -> Iterator[str]:
+def _map(need: ClientNeeds) -> Iterator[str]:
     found = {(str(place.verb), str(place)): evidence_text(one) for place, one in need.lines.items()}
     if need.responses is not None:
         found["allow_responses", ""] = responses_text(need.responses)
@@ -129,7 +129,7 @@ def _map(need: Need) -> Iterator[str]:
     yield from _choice_lines(need.choices)
 
 
-def _choice_lines(found: list[Choice]) -> Iterator[str]:
+def _choice_lines(found: list[PossibleNeed]) -> Iterator[str]:
     if found:
         yield "# The recording cannot tell whether these are needed; allow what is:"
     for one in found:
@@ -139,12 +139,12 @@ def _choice_lines(found: list[Choice]) -> Iterator[str]:
 # -- nsc
 
 
-def nsc_text(needs: Iterable[Need], by: By) -> str:
+def nsc_text(needs: Iterable[ClientNeeds], by: By) -> str:
     """Return commands of nsc: one for each user, or for the default permissions of each account."""
     return "\n".join(line for need in needs for line in _commands(need, by))
 
 
-def _commands(need: Need, by: By) -> Iterator[str]:
+def _commands(need: ClientNeeds, by: By) -> Iterator[str]:
     kind = "account" if by == By.ACCOUNT else "user"
     options = [f"nsc edit {kind} --name {_word(need.label or UNNAMED)}"]
     permissions = need.permissions()
@@ -170,12 +170,12 @@ def _word(text: str) -> str:
 # -- rules
 
 
-def rule_text(needs: Iterable[Need], by: By) -> str:
+def rule_text(needs: Iterable[ClientNeeds], by: By) -> str:
     """Return rules of the kind `permissions`."""
     return "\n".join(part for need in needs for part in (*_comments(need), to_toml([_rule(need, by)])))
 
 
-def _rule(need: Need, by: By) -> dict[str, Any]:
+def _rule(need: ClientNeeds, by: By) -> dict[str, Any]:
     label = printable(need.label)
     # A client without the fact is known by its name (`Client.label`).
     known = all(getattr(client, by) == need.label for client in need.clients)
@@ -188,7 +188,7 @@ def _rule(need: Need, by: By) -> dict[str, Any]:
     }
 
 
-def _comments(need: Need) -> Iterator[str]:
+def _comments(need: ClientNeeds) -> Iterator[str]:
     for place, evidence in need.lines.items():
         yield f"# {place.verb} {printable(str(place))}: {evidence_text(evidence)}"
     if need.responses is not None:
@@ -199,7 +199,7 @@ def _comments(need: Need) -> Iterator[str]:
 # -- JSON
 
 
-def json_text(needs: Iterable[Need], by: By, proof: Proof | None = None) -> str:
+def json_text(needs: Iterable[ClientNeeds], by: By, proof: PermissionProof | None = None) -> str:
     """Return a JSON object: the permission map of each label, with evidence and choices."""
     found = [
         {
@@ -236,17 +236,17 @@ def _facts(evidence: Evidence) -> dict[str, Any]:
     }
 
 
-def _with_proof(write: Callable[[Iterable[Need], By], str]) -> Write:
+def _with_proof(write: Callable[[Iterable[ClientNeeds], By], str]) -> Write:
     """Return a writer that has the proof in comments."""
 
-    def writer(needs: Iterable[Need], by: By, proof: Proof | None = None) -> str:
+    def writer(needs: Iterable[ClientNeeds], by: By, proof: PermissionProof | None = None) -> str:
         lines = proof.texts() if proof is not None else ()
         return write(needs, by) + "".join(f"# {line}\n" for line in lines)
 
     return writer
 
 
-Write = Callable[[Iterable[Need], By, Proof | None], str]
+Write = Callable[[Iterable[ClientNeeds], By, PermissionProof | None], str]
 FORMATS: Final[dict[str, Write]] = {
     "nats": _with_proof(server_text),
     "nsc": _with_proof(nsc_text),

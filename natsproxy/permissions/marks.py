@@ -36,7 +36,7 @@ class Mark(IntEnum):
     GENERATED = 3
 
 
-class Token(NamedTuple):
+class MarkedToken(NamedTuple):
     """A token of a subject with its mark."""
 
     text: bytes
@@ -44,7 +44,7 @@ class Token(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def marked(subject: bytes) -> tuple[Token, ...]:
+def marked(subject: bytes) -> tuple[MarkedToken, ...]:
     """Return the tokens of a subject that was used; those of acks and inboxes end in `>`."""
     tokens = subject.split(b".")
     if tokens[0] == INBOX and len(tokens) > 1:
@@ -53,20 +53,20 @@ def marked(subject: bytes) -> tuple[Token, ...]:
     return tuple(_plain(tokens) if row is None else row(subject, tokens))
 
 
-def _kept(tokens: Iterable[bytes]) -> list[Token]:
-    return [Token(text, Mark.KEPT) for text in tokens]
+def _kept(tokens: Iterable[bytes]) -> list[MarkedToken]:
+    return [MarkedToken(text, Mark.KEPT) for text in tokens]
 
 
-def _plain(tokens: list[bytes]) -> list[Token]:
+def _plain(tokens: list[bytes]) -> list[MarkedToken]:
     """Mark a subject of the user; its first token stays, unless it is generated."""
     found = _names(tokens)
     if found[0].mark != Mark.GENERATED:
-        found[0] = Token(tokens[0], Mark.KEPT)
+        found[0] = MarkedToken(tokens[0], Mark.KEPT)
     return found
 
 
-def _names(tokens: list[bytes]) -> list[Token]:
-    found: list[Token] = []
+def _names(tokens: list[bytes]) -> list[MarkedToken]:
+    found: list[MarkedToken] = []
     behind_nuid = False  # there the token of a request may be
     for text in tokens:
         if text in (STAR, TAIL):
@@ -75,22 +75,22 @@ def _names(tokens: list[bytes]) -> list[Token]:
             mark = Mark.GENERATED
         else:
             mark = Mark.VARIABLE if template(text) != text else Mark.WORD
-        found.append(Token(text, mark))
+        found.append(MarkedToken(text, mark))
         behind_nuid = split_nuid(text) is not None
     return found
 
 
-def _consumer(text: bytes) -> Token:
-    return Token(text, Mark.GENERATED) if is_generated_consumer(text) else _names([text])[0]
+def _consumer(text: bytes) -> MarkedToken:
+    return MarkedToken(text, Mark.GENERATED) if is_generated_consumer(text) else _names([text])[0]
 
 
-def _jetstream(subject: bytes, tokens: list[bytes]) -> list[Token]:
+def _jetstream(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
     kind = tokens[1] if len(tokens) > 1 else b""
     names_at = {b"ACK": ack_names_at, b"FC": flow_names_at}.get(kind)
     at = names_at(len(tokens)) if names_at is not None else None
     if at is not None:
-        place = [*_kept(tokens[2:3]), Token(tokens[3], Mark.GENERATED)] if at == 4 else []
-        rest = _kept([TAIL]) if kind == b"ACK" else map(Token, tokens[at + 2 :], repeat(Mark.GENERATED))
+        place = [*_kept(tokens[2:3]), MarkedToken(tokens[3], Mark.GENERATED)] if at == 4 else []
+        rest = _kept([TAIL]) if kind == b"ACK" else map(MarkedToken, tokens[at + 2 :], repeat(Mark.GENERATED))
         return [*_kept(tokens[:2]), *place, *_kept(tokens[at : at + 1]), _consumer(tokens[at + 1]), *rest]
     call = parse_api(subject)
     if call is None:
@@ -103,23 +103,25 @@ def _jetstream(subject: bytes, tokens: list[bytes]) -> list[Token]:
     return [*found, *(marked(call.filter) if call.filter else ())]
 
 
-def _bucket(subject: bytes, tokens: list[bytes]) -> list[Token]:
+def _bucket(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
     return [*_kept(tokens[:2]), *_names(tokens[2:])]
 
 
-def _object(subject: bytes, tokens: list[bytes]) -> list[Token]:
+def _object(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
     """Mark a chunk (`C`, an id of the library) or a description (`M`, the name of an object)."""
     mark = Mark.GENERATED if tokens[2:3] == [_CHUNKS] else Mark.VARIABLE
-    rest = [Token(text, Mark.KEPT if text in (STAR, TAIL) else mark) for text in tokens[3:]]
+    rest = [MarkedToken(text, Mark.KEPT if text in (STAR, TAIL) else mark) for text in tokens[3:]]
     return [*_kept(tokens[:3]), *rest]
 
 
-def _service(subject: bytes, tokens: list[bytes]) -> list[Token]:
+def _service(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
     return [*_kept(tokens[:3]), *_names(tokens[3:])]
 
 
-def _system(subject: bytes, tokens: list[bytes]) -> list[Token]:
-    return [Token(one.text, one.mark if one.mark == Mark.GENERATED else Mark.KEPT) for one in _names(tokens)]
+def _system(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
+    return [
+        MarkedToken(one.text, one.mark if one.mark == Mark.GENERATED else Mark.KEPT) for one in _names(tokens)
+    ]
 
 
 _SPACES: Final = {b"$JS": _jetstream, b"$KV": _bucket, b"$O": _object, b"$SRV": _service, b"$SYS": _system}

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from natsproxy.capture.read.reader import Tell
 from natsproxy.errors import NatsproxyError
-from natsproxy.permissions.choices import Choice, choices
-from natsproxy.permissions.rows import RESPOND, Row
-from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, Place, Room, Templates
-from natsproxy.permissions.uses import By, Client, Use, Verb, clients, opened, uses
+from natsproxy.permissions.choices import PossibleNeed, choices
+from natsproxy.permissions.rows import RESPOND, PermissionRow
+from natsproxy.permissions.templates import DISTINCT, WORDS, Evidence, MappedPermission, Room, Templates
+from natsproxy.permissions.uses import By, ClientDetails, Use, Verb, clients, opened, uses
 from natsproxy.units import MINUTE, SECOND
 
 _EXPIRES: Final = (10 * SECOND, 2 * MINUTE, 10 * MINUTE, 60 * MINUTE, 24 * 60 * MINUTE)
@@ -48,23 +48,23 @@ class Responses:
 
 
 @dataclass(slots=True)
-class Need:
+class ClientNeeds:
     """The needs of the clients of one label.
 
     clients: the facts about them.  responses: None without any.
     """
 
     label: str
-    clients: set[Client]
-    lines: dict[Place, Evidence]
+    clients: set[ClientDetails]
+    lines: dict[MappedPermission, Evidence]
     responses: Responses | None
-    choices: list[Choice]
+    choices: list[PossibleNeed]
 
-    def of(self, verb: Verb) -> list[Place]:
+    def of(self, verb: Verb) -> list[MappedPermission]:
         """Return the lines of a verb."""
         return [place for place in self.lines if place.verb == verb]
 
-    def permissions(self, without: Place | None = None, responses: bool = True) -> dict[str, Any]:
+    def permissions(self, without: MappedPermission | None = None, responses: bool = True) -> dict[str, Any]:
         """Return the permission map, as `parse_permissions` takes it.
 
         without: a line to leave out.  responses: False to leave them out.
@@ -83,9 +83,9 @@ class _Gathered:
     def __init__(self, distinct: int, words: int, room: Room) -> None:
         self.templates = Templates(distinct, words, room)
         self.responses = Responses()
-        self.clients: set[Client] = set()
+        self.clients: set[ClientDetails] = set()
 
-    def join(self, row: Row) -> None:
+    def join(self, row: PermissionRow) -> None:
         """Add a row of the table."""
         if row.verb == RESPOND:
             self.responses.evidence.join(row.evidence())
@@ -103,7 +103,7 @@ class _All:
         self._room = Room()
         self._found: dict[str, _Gathered] = {}
 
-    def of(self, client: Client) -> _Gathered:
+    def of(self, client: ClientDetails) -> _Gathered:
         """Return what its label has.  Raises NatsproxyError for one more than `most`."""
         label = client.label(self._by)
         one = self._found.get(label)
@@ -117,7 +117,7 @@ class _All:
         one.clients.add(client)
         return one
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[ClientNeeds]:
         """Return the needs of all labels, in their order."""
         return [_need(label, self._found[label]) for label in sorted(self._found)]
 
@@ -130,7 +130,7 @@ def needs_of(
     words: int = WORDS,
     most: int = CLIENTS,
     lost: Tell | None = None,
-) -> list[Need]:
+) -> list[ClientNeeds]:
     """Return the needs of all clients, by their labels.
 
     distinct, words: as in `Templates`.  most: labels.  lost: as in `open_capture`.  Raises CaptureError, and
@@ -151,13 +151,13 @@ def needs_of(
 
 
 def needs_of_rows(
-    rows: Iterable[Row],
+    rows: Iterable[PermissionRow],
     by: By = By.USER,
     *,
     distinct: int = DISTINCT,
     words: int = WORDS,
     most: int = CLIENTS,
-) -> list[Need]:
+) -> list[ClientNeeds]:
     """Return the needs of all clients in the table `permissions`, by their labels; in any order.
 
     distinct: at most `rows.FOLDED`.  words: as in `Templates`.  most: labels.  Raises NatsproxyError for more
@@ -169,11 +169,11 @@ def needs_of_rows(
     return found.needs()
 
 
-def _need(label: str, one: _Gathered) -> Need:
+def _need(label: str, one: _Gathered) -> ClientNeeds:
     found = one.templates.lines()
     lines = {place: evidence for place, evidence in found.items() if evidence.denied < evidence.frames}
     denied = [place for place in found if place not in lines]
     responses = one.responses if one.responses.most else None
     langs = {client.lang for client in one.clients}
     flow = [place.subject for place, evidence in found.items() if evidence.flow_control]
-    return Need(label, one.clients, lines, responses, choices(lines, langs, flow, denied))
+    return ClientNeeds(label, one.clients, lines, responses, choices(lines, langs, flow, denied))

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from natsproxy.permissions.needs import Need
-from natsproxy.permissions.templates import Place
+from natsproxy.permissions.needs import ClientNeeds
+from natsproxy.permissions.templates import MappedPermission
 from natsproxy.permissions.uses import VERBS_OF_ERRORS, Verb
 from natsproxy.printable import printable
 from natsproxy.protocol.errors import classify, quote
 from natsproxy.protocol.subjects import compile_pattern
 
-RESPONSES: Final = Place(Verb.PUBLISH, b"")
+RESPONSES: Final = MappedPermission(Verb.PUBLISH, b"")
 """Stands for `allow_responses` where a line is named."""
 
 
@@ -27,7 +27,7 @@ class Violation(NamedTuple):
     """A permissions violation.  text: that of the server's -ERR."""
 
     label: str
-    place: Place
+    place: MappedPermission
     text: str
 
 
@@ -35,10 +35,12 @@ def violation(label: str, text: str) -> Violation | None:
     """Return the violation in the text of an -ERR; None for another error."""
     found = classify(text)
     verb = VERBS_OF_ERRORS.get(found.kind)
-    return None if verb is None else Violation(label, Place(verb, found.subject, found.queue), text)
+    return (
+        None if verb is None else Violation(label, MappedPermission(verb, found.subject, found.queue), text)
+    )
 
 
-class Verdict(StrEnum):
+class LineVerdict(StrEnum):
     """The verdict on a line."""
 
     NEEDED = "needed"
@@ -50,8 +52,8 @@ class LineProof(NamedTuple):
     """The verdict on a line of a block, with its reason."""
 
     label: str
-    line: Place
-    verdict: Verdict
+    line: MappedPermission
+    verdict: LineVerdict
     reason: str
 
     def __str__(self) -> str:
@@ -65,7 +67,7 @@ class LineProof(NamedTuple):
 
 
 @dataclass(slots=True)
-class Proof:
+class PermissionProof:
     """The proof of the blocks of some captures.
 
     responses: the subjects of the recorded responses, by label.  server: its version.  frames: those that
@@ -82,7 +84,7 @@ class Proof:
     chosen: dict[tuple[str, bytes], str] = field(default_factory=dict)
     lines: list[LineProof] = field(default_factory=list)
 
-    def saw(self, found: Violation, need: Need) -> None:
+    def saw(self, found: Violation, need: ClientNeeds) -> None:
         """Sort a violation of the whole block."""
         choice = next((one for one in need.choices if _covers(one.place, found.place)), None)
         if choice is not None:
@@ -123,17 +125,17 @@ class Proof:
         }
 
 
-def prevents(need: Need, line: Place, found: Violation) -> bool:
+def prevents(need: ClientNeeds, line: MappedPermission, found: Violation) -> bool:
     """Tell whether a line of a block would have prevented a violation."""
     return need.label == found.label and _covers(line, found.place)
 
 
-def _covers(line: Place, used: Place) -> bool:
+def _covers(line: MappedPermission, used: MappedPermission) -> bool:
     same = line.verb == used.verb and line.queue == used.queue
     return same and bool(compile_pattern(line.subject)(used.subject))
 
 
-def unneeded(need: Need, line: Place) -> LineProof:
+def unneeded(need: ClientNeeds, line: MappedPermission) -> LineProof:
     """Return the verdict on a line without which the replay met no violation."""
     others = [
         str(one)
@@ -146,4 +148,4 @@ def unneeded(need: Need, line: Place) -> LineProof:
         reason = "allow_responses allows it, as long as it comes in time"
     else:
         reason = "the replay without it met no violation"
-    return LineProof(need.label, line, Verdict.UNNEEDED, reason)
+    return LineProof(need.label, line, LineVerdict.UNNEEDED, reason)

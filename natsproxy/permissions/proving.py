@@ -19,19 +19,19 @@ from typing import Any, Final
 from natsproxy.addresses import Address
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.permissions.formats import GLOBAL_ACCOUNT, permission_lines
-from natsproxy.permissions.needs import Need
+from natsproxy.permissions.needs import ClientNeeds
 from natsproxy.permissions.proof import (
     RESPONSES,
     LineProof,
-    Proof,
-    Verdict,
+    LineVerdict,
+    PermissionProof,
     Violation,
     prevents,
     unneeded,
     violation,
 )
-from natsproxy.permissions.templates import Place
-from natsproxy.permissions.uses import By, Client, clients, opened, uses
+from natsproxy.permissions.templates import MappedPermission
+from natsproxy.permissions.uses import By, ClientDetails, clients, opened, uses
 from natsproxy.processes.nats_server import NatsServer
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.replay.client_playback.credentials import ReplayCredentials
@@ -64,7 +64,7 @@ class Prover:
     def __init__(
         self,
         captures: Iterable[Path],
-        needs: Iterable[Need],
+        needs: Iterable[ClientNeeds],
         by: By,
         *,
         patience: int = PATIENCE,
@@ -83,19 +83,19 @@ class Prover:
                 (use.client.label(by), use.subject) for use in uses(opened([path]), known) if use.response
             }
 
-    def _user(self, client: Client, by: By) -> _User:
+    def _user(self, client: ClientDetails, by: By) -> _User:
         key = client.label(by), client.account or GLOBAL_ACCOUNT
         if key not in self._users:
             login = Credentials(user=f"user-{len(self._users)}", password=secrets.token_hex(16))
             self._users[key] = _User(*key, login)
         return self._users[key]
 
-    async def prove(self) -> Proof:
+    async def prove(self) -> PermissionProof:
         """Return the proof.
 
         Raises NatsproxyError where a server does not start or a capture cannot be played.
         """
-        proof = Proof(self._responses)
+        proof = PermissionProof(self._responses)
         for path in self._captures:
             for found in await self._replay(path, proof=proof):
                 proof.saw(found, self._needs[found.label])
@@ -105,16 +105,16 @@ class Prover:
                     proof.lines.append(await self._without(need, line, proof))
         return proof
 
-    async def _without(self, need: Need, line: Place, proof: Proof) -> LineProof:
+    async def _without(self, need: ClientNeeds, line: MappedPermission, proof: PermissionProof) -> LineProof:
         for path, haste in product(self._captures, _HASTE):
             for found in await self._replay(path, need, line, proof=proof, haste=haste):
                 if self._prevents(need, line, found):
-                    return LineProof(need.label, line, Verdict.NEEDED, found.text)
+                    return LineProof(need.label, line, LineVerdict.NEEDED, found.text)
         if line == RESPONSES and any(label == need.label for label, _ in proof.unasked):
-            return LineProof(need.label, line, Verdict.UNPROVED, _UNASKED)
+            return LineProof(need.label, line, LineVerdict.UNPROVED, _UNASKED)
         return unneeded(need, line)
 
-    def _prevents(self, need: Need, line: Place, found: Violation) -> bool:
+    def _prevents(self, need: ClientNeeds, line: MappedPermission, found: Violation) -> bool:
         if line == RESPONSES:
             return found.label == need.label and (found.label, found.place.subject) in self._responses
         return prevents(need, line, found)
@@ -122,10 +122,10 @@ class Prover:
     async def _replay(
         self,
         path: Path,
-        need: Need | None = None,
-        line: Place | None = None,
+        need: ClientNeeds | None = None,
+        line: MappedPermission | None = None,
         *,
-        proof: Proof,
+        proof: PermissionProof,
         haste: int = 1,
     ) -> list[Violation]:
         """Replay a capture without a line, or with all of them; return the violations."""
@@ -154,7 +154,7 @@ class Prover:
                 proof.connections += facts["connections"]
         return found
 
-    def _config(self, need: Need | None, line: Place | None) -> Iterator[str]:
+    def _config(self, need: ClientNeeds | None, line: MappedPermission | None) -> Iterator[str]:
         accounts: defaultdict[str, list[_User]] = defaultdict(list)
         for user in self._users.values():
             accounts[user.account].append(user)
@@ -171,7 +171,9 @@ class Prover:
                 yield "] }"
             yield "}"
 
-    def _user_lines(self, user: _User, need: Need | None, line: Place | None) -> Iterator[str]:
+    def _user_lines(
+        self, user: _User, need: ClientNeeds | None, line: MappedPermission | None
+    ) -> Iterator[str]:
         own = self._needs[user.label]
         permissions: dict[str, Any] = own.permissions(
             without=line if own is need else None, responses=own is not need or line != RESPONSES

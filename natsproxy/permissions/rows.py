@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.capture.format.records import Preamble
 from natsproxy.errors import ProtocolError
-from natsproxy.permissions.marks import Mark, Token, marked
+from natsproxy.permissions.marks import Mark, MarkedToken, marked
 from natsproxy.permissions.templates import Evidence, shared_queue
-from natsproxy.permissions.uses import Client, introduced, merged, recorded
+from natsproxy.permissions.uses import ClientDetails, introduced, merged, recorded
 from natsproxy.protocol.headers import trace_subject
 from natsproxy.protocol.subjects import STAR
 from natsproxy.replay.conversation.steps import preamble_frames
@@ -30,7 +30,7 @@ RESPOND: Final = "respond"
 _OPS: Final = {spec.op.label: spec.op for spec in OPS}
 
 
-class Row(NamedTuple):
+class PermissionRow(NamedTuple):
     """A row; None for facts that are not known.  The columns are explained in `deploy/tables.md`."""
 
     user: str | None
@@ -51,14 +51,16 @@ class Row(NamedTuple):
     longest_ns: int | None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClientDetails:
         """The facts about the client."""
-        return Client(self.user or "", self.name or "", self.account or "", self.lang or "")
+        return ClientDetails(self.user or "", self.name or "", self.account or "", self.lang or "")
 
-    def tokens(self) -> list[Token]:
+    def tokens(self) -> list[MarkedToken]:
         """Return the tokens of the template."""
         texts = (self.template or "").encode().split(b".")
-        return [Token(text, Mark(int(mark))) for text, mark in zip(texts, self.marks or "", strict=True)]
+        return [
+            MarkedToken(text, Mark(int(mark))) for text, mark in zip(texts, self.marks or "", strict=True)
+        ]
 
     def evidence(self) -> Evidence:
         """Return the uses behind the row."""
@@ -99,7 +101,7 @@ def facts(kind: str, text: str) -> tuple[str, str, str, str, list[tuple[str, str
     kind: `CONNECT` or `INFO` with the arguments of that frame, or the kind of an item with its JSON.
     """
     subs: list[tuple[str, str]] = []
-    client = Client()
+    client = ClientDetails()
     if kind in _OPS:
         client = introduced(_OPS[kind], text.encode())
     elif kind == "preamble":

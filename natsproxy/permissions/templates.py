@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.permissions.marks import Mark, Token, marked
+from natsproxy.permissions.marks import Mark, MarkedToken, marked
 from natsproxy.permissions.uses import Use, Verb
 from natsproxy.protocol.identifiers import is_generated
 from natsproxy.protocol.subjects import STAR, has_wildcard, is_subset
@@ -37,7 +37,7 @@ LINES: Final = 200_000
 """Lines of all clients that are held at most."""
 
 
-class Place(NamedTuple):
+class MappedPermission(NamedTuple):
     """A permission as a map has it.  queue: of a subscription, `b""` for none."""
 
     verb: Verb
@@ -95,7 +95,7 @@ class _Key(NamedTuple):
 
     verb: Verb
     queue: bytes
-    tokens: tuple[Token | None, ...]
+    tokens: tuple[MarkedToken | None, ...]
 
 
 class _Group:
@@ -167,12 +167,12 @@ class Templates:
             if token.mark == Mark.GENERATED:
                 evidence.note(at, (token.text,))
 
-    def join(self, verb: Verb, queue: bytes, tokens: Sequence[Token], more: Evidence) -> None:
+    def join(self, verb: Verb, queue: bytes, tokens: Sequence[MarkedToken], more: Evidence) -> None:
         """Add the uses of a template whose generated tokens are `*`, and of the variable ones maybe some."""
         self._evidence(verb, queue, tokens, more.values).join(more)
 
     def _evidence(
-        self, verb: Verb, queue: bytes, tokens: Sequence[Token], known: Mapping[int, set[bytes]]
+        self, verb: Verb, queue: bytes, tokens: Sequence[MarkedToken], known: Mapping[int, set[bytes]]
     ) -> Evidence:
         if self._held >= self._look_at or self._room.left <= 0:
             self._make_room()
@@ -264,7 +264,7 @@ class Templates:
                 evidence.values.clear()
                 self._line(covers[_widest(found)]).join(evidence)
 
-    def lines(self) -> dict[Place, Evidence]:
+    def lines(self) -> dict[MappedPermission, Evidence]:
         """Return the lines in the order of their subjects."""
         if self._folded:
             self._fold()
@@ -274,10 +274,10 @@ class Templates:
             for values, evidence in group.entries.items()
             if evidence.frames  # else its -ERR alone is in the recording
         ]
-        found: dict[Place, Evidence] = {}
+        found: dict[MappedPermission, Evidence] = {}
         for key, evidence in self._merged(made):
             subject = b".".join(token.text for token in key.tokens if token is not None)
-            found.setdefault(Place(key.verb, subject, key.queue), Evidence()).join(evidence)
+            found.setdefault(MappedPermission(key.verb, subject, key.queue), Evidence()).join(evidence)
         return dict(sorted(_without_covered(found).items()))
 
     def _merged(self, lines: list[tuple[_Key, Evidence]]) -> list[tuple[_Key, Evidence]]:
@@ -307,9 +307,9 @@ def shared_queue(queue: bytes) -> bytes:
     return b".".join(STAR if is_generated(part) else part for part in queue.split(b"."))
 
 
-def _shared(token: Token) -> Token | None:
+def _shared(token: MarkedToken) -> MarkedToken | None:
     if token.mark == Mark.GENERATED:
-        return Token(STAR, Mark.KEPT)
+        return MarkedToken(STAR, Mark.KEPT)
     return None if token.mark == Mark.VARIABLE else token
 
 
@@ -320,7 +320,7 @@ def _subject(key: _Key, values: tuple[bytes, ...]) -> bytes:
 def _wide(key: _Key, values: tuple[bytes, ...], at: int) -> _Key:
     """Return the line with `*` at a position."""
     tokens = [*_filled(key.tokens, values)]
-    tokens[at] = Token(STAR, Mark.KEPT)
+    tokens[at] = MarkedToken(STAR, Mark.KEPT)
     return key._replace(tokens=tuple(tokens))
 
 
@@ -330,9 +330,9 @@ def _open(key: _Key, values: tuple[bytes, ...], at: int) -> int:
     return words + sum(value != STAR for value in values)
 
 
-def _filled(tokens: tuple[Token | None, ...], values: Iterable[bytes]) -> Iterator[Token]:
+def _filled(tokens: tuple[MarkedToken | None, ...], values: Iterable[bytes]) -> Iterator[MarkedToken]:
     given = iter(values)
-    return (Token(next(given), Mark.KEPT) if token is None else token for token in tokens)
+    return (MarkedToken(next(given), Mark.KEPT) if token is None else token for token in tokens)
 
 
 def _mark(key: _Key, at: int) -> Mark:
@@ -340,13 +340,13 @@ def _mark(key: _Key, at: int) -> Mark:
     return Mark.KEPT if token is None else token.mark
 
 
-def _without_covered(lines: dict[Place, Evidence]) -> dict[Place, Evidence]:
+def _without_covered(lines: dict[MappedPermission, Evidence]) -> dict[MappedPermission, Evidence]:
     """Leave out each line of which another one, for the same queue, allows all; its uses count there."""
     wide: defaultdict[tuple[Verb, bytes], list[bytes]] = defaultdict(list)
     for place in sorted(lines):
         if has_wildcard(place.subject):
             wide[place.verb, place.queue].append(place.subject)
-    kept: dict[Place, Evidence] = {}
+    kept: dict[MappedPermission, Evidence] = {}
     for place, evidence in lines.items():
         covers = wide[place.verb, place.queue]
         found = [one for one in covers if one != place.subject and is_subset(place.subject, one)]

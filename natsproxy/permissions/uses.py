@@ -62,7 +62,7 @@ class Verb(StrEnum):
 VERBS_OF_ERRORS: Final = {PUBLISH_DENIED: Verb.PUBLISH, SUBSCRIBE_DENIED: Verb.SUBSCRIBE}
 
 
-class Client(NamedTuple):
+class ClientDetails(NamedTuple):
     """The facts about the client of a connection; unknown ones are empty.  lang: of its library."""
 
     user: str = ""
@@ -93,7 +93,7 @@ class Use(NamedTuple):
     """
 
     conn: ConnectionId
-    client: Client
+    client: ClientDetails
     verb: Verb
     subject: bytes
     queue: bytes
@@ -103,7 +103,7 @@ class Use(NamedTuple):
     denied: bool = False
 
 
-Clients = dict[ConnectionId, Client]
+Clients = dict[ConnectionId, ClientDetails]
 
 
 def opened(captures: Iterable[Path], lost: Tell | None = None) -> CaptureReader:
@@ -119,7 +119,7 @@ def clients(reader: CaptureReader) -> Clients:
         conn = ref.connection(item)
         if conn is None:
             continue
-        known = found.setdefault(conn, Client())
+        known = found.setdefault(conn, ClientDetails())
         if isinstance(item, Frames):
             for one in frames_of(ref, item) if _INTRODUCES.search(item.data) else ():
                 if one.in_ordinal is not None and one.head is not None:
@@ -133,27 +133,27 @@ def clients(reader: CaptureReader) -> Clients:
     return found
 
 
-def introduced(op: Op, args: bytes) -> Client:
+def introduced(op: Op, args: bytes) -> ClientDetails:
     """Return the facts that a CONNECT or an INFO tells; none for any other frame."""
     if op == Op.INFO:
-        return Client(account=str(members(args).get("remote_account") or ""))
+        return ClientDetails(account=str(members(args).get("remote_account") or ""))
     if op != Op.CONNECT:
-        return Client()
+        return ClientDetails()
     try:
         connect = parse_connect(args)
     except ValueError:  # the server closes such a connection
-        return Client()
-    return Client(connect.user or connect.nkey, connect.name, connect.account, connect.lang)
+        return ClientDetails()
+    return ClientDetails(connect.user or connect.nkey, connect.name, connect.account, connect.lang)
 
 
-def recorded(info: Mapping[str, Any]) -> Client:
+def recorded(info: Mapping[str, Any]) -> ClientDetails:
     """Return the facts in the record of a connection's begin or end."""
-    return Client(*(str(info.get(key) or "") for key in ("user", "name", "account")))
+    return ClientDetails(*(str(info.get(key) or "") for key in ("user", "name", "account")))
 
 
-def merged(known: Client, more: Client) -> Client:
+def merged(known: ClientDetails, more: ClientDetails) -> ClientDetails:
     """Return the facts of both; those of `known` where both have one."""
-    return Client(*(old or new for old, new in zip(known, more, strict=True)))
+    return ClientDetails(*(old or new for old, new in zip(known, more, strict=True)))
 
 
 def uses(reader: CaptureReader, known: Clients) -> Iterator[Use]:
@@ -165,7 +165,7 @@ def uses(reader: CaptureReader, known: Clients) -> Iterator[Use]:
             continue
         state = states.get(conn)
         if state is None:
-            state = states[conn] = _Connection(conn, known.get(conn, Client()))
+            state = states[conn] = _Connection(conn, known.get(conn, ClientDetails()))
             if isinstance(item, Preamble):  # later ones repeat what is known
                 for frame in _preamble(item, ref):
                     yield from state.sent(frame, ref.wall(item.t))
@@ -179,7 +179,7 @@ def uses(reader: CaptureReader, known: Clients) -> Iterator[Use]:
 class _Connection:
     """A connection, with the reply subjects that it got: the time of the message, and its responses."""
 
-    def __init__(self, conn: ConnectionId, client: Client) -> None:
+    def __init__(self, conn: ConnectionId, client: ClientDetails) -> None:
         self.conn, self.client = conn, client
         # A forgotten one is a publish like any other; so is one that came again (None).
         self.replies: BoundedDict[bytes, tuple[int, int] | None] = BoundedDict()

@@ -130,7 +130,7 @@ def _fits(value: Any, wanted: type) -> bool:
     return type(value) is wanted  # not isinstance: True is no number to Go
 
 
-class Token(NamedTuple):
+class JsonToken(NamedTuple):
     """A lexical token of JSON text, from `start` to `end`."""
 
     text: str
@@ -138,10 +138,10 @@ class Token(NamedTuple):
     end: int
 
 
-def lex(text: str) -> Iterator[Token]:
+def lex(text: str) -> Iterator[JsonToken]:
     """Yield the tokens of JSON text that is known to be valid; blanks are left out."""
     for found in _TOKEN.finditer(text):
-        yield Token(found.group(), found.start(), found.end())
+        yield JsonToken(found.group(), found.start(), found.end())
 
 
 class Member(NamedTuple):

@@ -23,7 +23,7 @@ from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
 from natsproxy.net.proxy import Proxy
 from natsproxy.rules.file.parser import parse_rules
-from natsproxy.rules.file.reader import Place
+from natsproxy.rules.file.reader import RulePlaces
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
 from natsproxy.testing.faults import Fault
@@ -65,7 +65,7 @@ class FaultNeverFired(AssertionError, NatsproxyError):
     """A fault never acted, so its test has proved nothing."""
 
 
-class _FaultPlace(Place):
+class _FaultPlace(RulePlaces):
     """The place of a fault in errors: just "fault", because the traceback shows the line of the test."""
 
     def of(self, index: int, key: str | None = None) -> str:

@@ -12,7 +12,7 @@ from natsproxy.rules.file.serialize import to_toml
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.kinds.permissions import MODE, SHADOW
 from natsproxy.rules.model.rule import Rule
-from natsproxy.trial.report import Key, Report, Row
+from natsproxy.trial.report import FrameRange, Key, Report
 
 _LINE: Final = re.compile(
     rf"""^[ \t]*{MODE.name}[ \t]*=[ \t]*["']{SHADOW}["'][ \t]*(#.*)?\n?""", re.MULTILINE
@@ -47,6 +47,6 @@ def text_enforced(text: str) -> str:
     return shorter if same else to_toml(wanted)
 
 
-def broken(report: Report, names: frozenset[str]) -> list[tuple[Key, Row]]:
+def broken(report: Report, names: frozenset[str]) -> list[tuple[Key, FrameRange]]:
     """Return the rows of a report that rules in shadow would cause."""
     return sorted((key, row) for key, row in report.rows.items() if key.rule in names)

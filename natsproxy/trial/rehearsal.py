@@ -45,7 +45,7 @@ class Ruling(NamedTuple):
     detail: str = ""
 
 
-class Judged(NamedTuple):
+class JudgedFrame(NamedTuple):
     """A frame of a recording with what the rules say; a connection, which has no op; a live subscription.
 
     capture: its path.  client: the client's name, else its user, else `#` and the connection's number.
@@ -101,7 +101,7 @@ class Rehearsal:
         self._selections = [one.selection for one in expectations]
         self._seed = seed
 
-    def run(self, capture: Path, lost: Tell | None = None) -> Iterator[Judged]:
+    def run(self, capture: Path, lost: Tell | None = None) -> Iterator[JudgedFrame]:
         """Return the frames of a recording, by time, with their verdicts.  Raises CaptureError."""
         return _Recording(self, capture).judged(lost)
 
@@ -144,7 +144,7 @@ class _Recording:
         self._now = 0
         self._last_fired = ""
 
-    def judged(self, lost: Tell | None) -> Iterator[Judged]:
+    def judged(self, lost: Tell | None) -> Iterator[JudgedFrame]:
         start: int | None = None
         for chain in (self._chain, self._expectations):
             chain.begin(0, lambda now: now + (start or 0))
@@ -165,7 +165,7 @@ class _Recording:
 
     # -- connections
 
-    def _open(self, conn: ConnectionId, item: OpenRecord | Preamble) -> Iterator[Judged]:
+    def _open(self, conn: ConnectionId, item: OpenRecord | Preamble) -> Iterator[JudgedFrame]:
         if conn in self._connections:  # the preamble of a later segment
             return
         if isinstance(item, OpenRecord):
@@ -209,7 +209,7 @@ class _Recording:
 
     # -- frames
 
-    def _frames(self, ref: BlockRef, item: Frames) -> Iterator[Judged]:
+    def _frames(self, ref: BlockRef, item: Frames) -> Iterator[JudgedFrame]:
         if item.flags & Flags.CUT:
             return
         for captured in frames_of(ref, item):
@@ -230,7 +230,7 @@ class _Recording:
             )
             yield from self._fired(conn, one)
 
-    def _due(self, conn: ConnectionId, one: _Connection) -> Iterator[Judged]:
+    def _due(self, conn: ConnectionId, one: _Connection) -> Iterator[JudgedFrame]:
         """Let the rules act whose time has come."""
         if one.follows.ended:
             return
@@ -302,7 +302,7 @@ class _Recording:
 
     # -- results
 
-    def _fired(self, conn: ConnectionId, one: _Connection) -> Iterator[Judged]:
+    def _fired(self, conn: ConnectionId, one: _Connection) -> Iterator[JudgedFrame]:
         """Yield the firings that belong to no frame."""
         fired = one.rules.rules.fired
         found, fired[:] = list(fired), []
@@ -329,8 +329,8 @@ class _Recording:
         subject: bytes,
         rulings: tuple[Ruling, ...],
         expected: tuple[int, ...],
-    ) -> Judged:
-        return Judged(
+    ) -> JudgedFrame:
+        return JudgedFrame(
             str(self._capture),
             str(conn),
             one.client,

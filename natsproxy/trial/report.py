@@ -11,7 +11,7 @@ from natsproxy.protocol.template import template
 from natsproxy.rules.file.expectations import CANNOT_TELL, PASS, Expectation
 from natsproxy.rules.kinds.rewrite import KIND as REWRITE
 from natsproxy.rules.model.rule import Rule
-from natsproxy.trial.rehearsal import Judged
+from natsproxy.trial.rehearsal import JudgedFrame
 
 _SHOWN: Final = 20
 """Frames that an expectation which is not met names."""
@@ -28,16 +28,16 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class Row:
+class FrameRange:
     """Their number, and the first and the last of them."""
 
     count: int
-    first: Judged
-    last: Judged
+    first: JudgedFrame
+    last: JudgedFrame
 
 
 @dataclass(slots=True)
-class Outcome:
+class ExpectationOutcome:
     """The outcome of an expectation.
 
     selected: frames that it selects.  met: those with its verdict.  odd: the first ones with another.
@@ -46,7 +46,7 @@ class Outcome:
     expectation: Expectation
     selected: int = 0
     met: int = 0
-    odd: list[Judged] = field(default_factory=list)
+    odd: list[JudgedFrame] = field(default_factory=list)
 
     @property
     def holds(self) -> bool:
@@ -55,7 +55,7 @@ class Outcome:
             return self.met == self.expectation.count
         return 0 < self.met == self.selected
 
-    def add(self, one: Judged) -> None:
+    def add(self, one: JudgedFrame) -> None:
         """Compare a frame that it selects."""
         self.selected += 1
         wanted, by = self.expectation.verdict, self.expectation.rule
@@ -81,19 +81,19 @@ class Report:
 
     def __init__(self, rules: Iterable[Rule], expectations: Iterable[Expectation]) -> None:
         self.frames = self.passed = 0
-        self.rows: dict[Key, Row] = {}
-        self.outcomes = [Outcome(one) for one in expectations]
+        self.rows: dict[Key, FrameRange] = {}
+        self.outcomes = [ExpectationOutcome(one) for one in expectations]
         self._rules = tuple(rules)
         self._accounts = False
 
-    def add(self, one: Judged) -> None:
+    def add(self, one: JudgedFrame) -> None:
         """Count a frame."""
         if one.ordinal is not None:
             self.frames += 1
             self.passed += passes(one)
         for ruling in one.rulings:
             key = Key(ruling.rule, ruling.verdict, what(one), one.client)
-            row = self.rows.setdefault(key, Row(0, one, one))
+            row = self.rows.setdefault(key, FrameRange(0, one, one))
             row.count += 1
             row.last = one
         for place in one.expected:
@@ -137,29 +137,29 @@ class Report:
         }
 
 
-def passes(one: Judged) -> bool:
+def passes(one: JudgedFrame) -> bool:
     """Tell whether no rule acts on a frame; one in shadow does not."""
     return all(ruling.verdict in SHADOWED for ruling in one.rulings)
 
 
-def what(one: Judged) -> str:
+def what(one: JudgedFrame) -> str:
     """Return op and subject template of a frame."""
     if one.op is None:
         return _CONNECTION
     return f"{one.op.label} {template(one.subject).decode('utf-8', 'backslashreplace')}".rstrip()
 
 
-def row_facts(key: Key, row: Row) -> dict[str, Any]:
+def row_facts(key: Key, row: FrameRange) -> dict[str, Any]:
     """Return a row as an object of JSON."""
     return {**key._asdict(), "count": row.count, "first": place(row.first), "last": place(row.last)}
 
 
-def place(one: Judged) -> dict[str, Any]:
+def place(one: JudgedFrame) -> dict[str, Any]:
     """Return the place of a frame as an object of JSON."""
     return {"capture": one.capture, "connection": one.connection, "t": one.t, "ordinal": one.ordinal}
 
 
-def frame_facts(one: Judged) -> dict[str, Any]:
+def frame_facts(one: JudgedFrame) -> dict[str, Any]:
     """Return a frame with its verdicts as an object of JSON."""
     return {
         **place(one),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from natsproxy.check.statement import Proof, Statement
+from natsproxy.check.statement import ProofFrame, Statement
 
-PROOF = Proof("x.ncap", "1", "s2c", 4, 7_000, "MSG a 1 0", "lose")
+PROOF = ProofFrame("x.ncap", "1", "s2c", 4, 7_000, "MSG a 1 0", "lose")
 
 
 def test_the_facts_of_a_statement_are_json() -> None:

@@ -22,7 +22,7 @@ from natsproxy.capture.format.records import (
     OpenRecord,
     Preamble,
 )
-from natsproxy.capture.listing.listing import Event, Listed, Request
+from natsproxy.capture.listing.listing import Event, Listed, OpenRequest
 from natsproxy.capture.listing.row import json_line
 from natsproxy.capture.read.frames import CapturedFrame
 from natsproxy.cli.frame_lines import FramePrinter
@@ -84,7 +84,9 @@ def test_frames_with_them(body: bytes, payload: str) -> None:
     block = b"NATS/1.0\r\nA: %s\r\n\r\n" % text
     known = [
         listed(encode.pub(b"a", body, headers=block), C2S, cause=text.decode("utf-8", "replace")),
-        listed(encode.msg(b"_INBOX." + name, b"1", body, reply=name), S2C)._replace(request=Request(name, 0)),
+        listed(encode.msg(b"_INBOX." + name, b"1", body, reply=name), S2C)._replace(
+            request=OpenRequest(name, 0)
+        ),
         listed(encode.connect(b'{"name":"%s"}' % text), C2S),
         listed(encode.info(b'{"version":"%s"}' % text), S2C),
         listed(encode.err(text), S2C),

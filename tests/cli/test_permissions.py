@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from natsproxy.cli import main
 from natsproxy.errors import Exit
-from natsproxy.permissions.needs import Need, needs_of
+from natsproxy.permissions.needs import ClientNeeds, needs_of
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.testing import NatsServer
@@ -112,7 +112,7 @@ def test_the_proof_is_in_the_output(capture: str) -> None:
 
 @pytest.mark.server
 def test_a_block_that_fails_ends_with_1(capture: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def less(*arguments: Any, **options: Any) -> list[Need]:
+    def less(*arguments: Any, **options: Any) -> list[ClientNeeds]:
         (need,) = needs_of(*arguments, **options)
         return [replace(need, lines={place: one for place, one in need.lines.items() if place.queue})]
 

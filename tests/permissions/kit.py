@@ -7,7 +7,7 @@ from pathlib import Path
 from natsproxy.capture.format.records import Frames, Item
 from natsproxy.capture.write.builder import BlockBuilder
 from natsproxy.capture.write.writer import CaptureWriter, SegmentInfo
-from natsproxy.permissions.needs import Need, needs_of
+from natsproxy.permissions.needs import ClientNeeds, needs_of
 from natsproxy.permissions.uses import By, Verb
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.captures import MONO, WALL, Scribe
@@ -59,7 +59,7 @@ def segments(folder: Path, found: list[Item], size: int) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def need(folder: Path, *frames: Sent, distinct: int = 3, words: int = 20) -> Need:
+def need(folder: Path, *frames: Sent, distinct: int = 3, words: int = 20) -> ClientNeeds:
     """Return what one client needs that sent and got these frames."""
     found = items([(1, frame) for frame in (connect("it"), *frames)])
     (one,) = needs_of(
@@ -68,9 +68,9 @@ def need(folder: Path, *frames: Sent, distinct: int = 3, words: int = 20) -> Nee
     return one
 
 
-def published(one: Need) -> list[str]:
+def published(one: ClientNeeds) -> list[str]:
     return [str(place) for place in one.of(Verb.PUBLISH)]
 
 
-def subscribed(one: Need) -> list[str]:
+def subscribed(one: ClientNeeds) -> list[str]:
     return [str(place) for place in one.of(Verb.SUBSCRIBE)]

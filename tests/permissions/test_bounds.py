@@ -16,8 +16,8 @@ from natsproxy.errors import NatsproxyError
 from natsproxy.permissions import templates
 from natsproxy.permissions.formats import evidence_text
 from natsproxy.permissions.needs import needs_of
-from natsproxy.permissions.templates import COUNTED, HELD, Evidence, Place, Room, Templates
-from natsproxy.permissions.uses import By, Client, Use, Verb
+from natsproxy.permissions.templates import COUNTED, HELD, Evidence, MappedPermission, Room, Templates
+from natsproxy.permissions.uses import By, ClientDetails, Use, Verb
 from natsproxy.protocol.subjects import is_subset
 from tests.permissions.kit import NUID, connect, items, segments
 
@@ -34,10 +34,10 @@ SUBJECTS = st.lists(
 
 
 def use(subject: bytes, *, denied: bool = False, t: int = 1) -> Use:
-    return Use(ConnectionId(bytes(16), 0, 1), Client(), Verb.PUBLISH, subject, b"", t, denied=denied)
+    return Use(ConnectionId(bytes(16), 0, 1), ClientDetails(), Verb.PUBLISH, subject, b"", t, denied=denied)
 
 
-def lines(uses: Iterable[tuple[bytes, bool]]) -> dict[Place, Evidence]:
+def lines(uses: Iterable[tuple[bytes, bool]]) -> dict[MappedPermission, Evidence]:
     """Return the lines; with each subject, whether the server denied the use."""
     one = Templates(words=2)
     for subject, denied in uses:

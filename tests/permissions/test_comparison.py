@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from natsproxy.errors import ConfigError
-from natsproxy.permissions.comparison import Difference, compare_permissions
+from natsproxy.permissions.comparison import PermissionDifference, compare_permissions
 from natsproxy.permissions.formats import FORMATS
 from natsproxy.permissions.holders import read_holders
 from natsproxy.permissions.needs import needs_of
@@ -30,14 +30,14 @@ FRAMES: list[tuple[int, Sent]] = [
 
 def _differences(
     tmp_path: Path, config: str, by: By = By.USER, conns: tuple[int, ...] = (1, 2)
-) -> list[Difference]:
+) -> list[PermissionDifference]:
     captures = segments(tmp_path / "capture", items([row for row in FRAMES if row[0] in conns]), 99)
     path = tmp_path / "server.conf"
     path.write_text(config)
     return compare_permissions(captures, needs_of(captures, by), read_holders(path, by), by)
 
 
-def _facts(one: Difference) -> dict[str, Any]:
+def _facts(one: PermissionDifference) -> dict[str, Any]:
     facts = one.facts()
     return {
         "denied": [row["template"] for row in facts["denied"]],

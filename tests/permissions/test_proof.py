@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from natsproxy.capture.format.records import Item
-from natsproxy.permissions.needs import Need, needs_of
-from natsproxy.permissions.proof import Proof, violation
+from natsproxy.permissions.needs import ClientNeeds, needs_of
+from natsproxy.permissions.proof import PermissionProof, violation
 from natsproxy.permissions.proving import Prover
 from natsproxy.permissions.uses import By
 from natsproxy.protocol.errors import publish_denied
@@ -30,16 +30,16 @@ ASKED: list[tuple[int, Sent]] = [
 ]
 
 
-def _recorded(folder: Path, found: list[Item]) -> tuple[list[Path], list[Need]]:
+def _recorded(folder: Path, found: list[Item]) -> tuple[list[Path], list[ClientNeeds]]:
     paths = segments(folder, found, 999)
     return paths, needs_of(paths, By.NAME)
 
 
-async def _proof(paths: list[Path], needs: list[Need]) -> Proof:
+async def _proof(paths: list[Path], needs: list[ClientNeeds]) -> PermissionProof:
     return await Prover(paths, needs, By.NAME, patience=SECOND).prove()
 
 
-def _verdicts(proof: Proof) -> list[str]:
+def _verdicts(proof: PermissionProof) -> list[str]:
     return [f"{one.verdict} {one.label} {str(one.line) or 'responses'}" for one in proof.lines]
 
 
@@ -109,7 +109,7 @@ async def test_clients_of_accounts_stay_in_their_accounts(by: By, tmp_path: Path
 def test_a_publish_among_the_choices_fails_no_block(tmp_path: Path) -> None:
     create = pub(b"$JS.API.CONSUMER.CREATE.S", b"", b'{"config":{"flow_control":true}}')
     _, (need,) = _recorded(tmp_path, items([(1, connect("it")), (1, create)]))
-    proof = Proof()
+    proof = PermissionProof()
     for subject in ("$JS.FC.S.C.aB3dE5gH", "$JS.FC.T.C.aB3dE5gH"):
         found = violation("it", publish_denied(subject.encode()))
         assert found is not None

@@ -19,9 +19,9 @@ import pytest
 import trio
 
 from natsproxy.permissions.formats import permission_lines
-from natsproxy.permissions.needs import Need, needs_of
+from natsproxy.permissions.needs import ClientNeeds, needs_of
 from natsproxy.permissions.proof import RESPONSES
-from natsproxy.permissions.templates import Place
+from natsproxy.permissions.templates import MappedPermission
 from natsproxy.permissions.uses import By
 from natsproxy.protocol.subjects import is_subset
 from tests.kit.node import MISSING, node_path
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _need(name: str, folder: Path) -> Need:
+def _need(name: str, folder: Path) -> ClientNeeds:
     """Return the need of all clients of a program: one URL serves them all."""
     if not (folder / f"{name}.ncap").exists():
         pytest.skip(MISSING)
@@ -65,7 +65,9 @@ def test_the_block_is_within_the_one_written_by_hand(name: str, folder: Path) ->
 
 
 @asynccontextmanager
-async def _system(need: Need, without: Place | None, *, others: bool) -> AsyncIterator[NatsServer]:
+async def _system(
+    need: ClientNeeds, without: MappedPermission | None, *, others: bool
+) -> AsyncIterator[NatsServer]:
     """Run a server on which the program may do what its block says, and the other services anything."""
     permissions = need.permissions(without, responses=without != RESPONSES)
     block = "\n".join(permission_lines(permissions, lambda verb, entry: ""))
@@ -117,7 +119,7 @@ def _violations(server: NatsServer) -> list[str]:
     return [line for line in server.log().splitlines() if VIOLATION.search(line)]
 
 
-async def _check(name: str, need: Need) -> None:
+async def _check(name: str, need: ClientNeeds) -> None:
     others = name != QUICK
     async with _system(need, None, others=others) as server:
         printed, violations = await _run(name, server)

@@ -20,7 +20,7 @@ from natsproxy.addresses import Address
 from natsproxy.replay.client_playback.replay_job import ReplayJob, ReplayOptions
 from natsproxy.replay.conversation.match_options import MatchOptions, read
 from natsproxy.replay.diff.compare import compare
-from natsproxy.replay.diff.report import Row
+from natsproxy.replay.diff.report import DiffRow
 from tests.kit.servers import VERSIONS, NatsServer, executable
 from tests.replay.kit import PROGRAMS, recording, run_program
 
@@ -51,7 +51,7 @@ class Change:
             <= _number(max(ours, theirs, key=_number))
         )
 
-    def explains(self, row: Row) -> bool:
+    def explains(self, row: DiffRow) -> bool:
         """Tell whether a row differs in that status and in nothing else."""
         if not self.subject or not fnmatchcase(row.group, f"{self.subject} (answer)"):
             return False
@@ -106,7 +106,7 @@ async def _play(capture: Path, version: str, observed: Path) -> None:
     assert [str(missing) for missing in job.missing] == []
 
 
-def _differing(recorded: Path, observed: Path, changes: list[Change]) -> list[Row]:
+def _differing(recorded: Path, observed: Path, changes: list[Change]) -> list[DiffRow]:
     """Return the rows of the report that these changes do not explain."""
     places = [text for change in changes for text in change.ignore]
     options = {

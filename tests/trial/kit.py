@@ -6,7 +6,7 @@ from pathlib import Path
 
 from natsproxy.rules.file.parser import load, load_expectations
 from natsproxy.rules.kinds import KINDS
-from natsproxy.trial.rehearsal import Judged, Rehearsal
+from natsproxy.trial.rehearsal import JudgedFrame, Rehearsal
 from natsproxy.trial.report import Report
 
 HEAD = "natsproxy text 1\nrecording\n  started: 2026-11-22T09:38:51Z\n"
@@ -18,7 +18,7 @@ def opened(label: str, name: str, **options: str) -> str:
     return f'{label} opened\n{label} > CONNECT {{"verbose":false,"headers":true,"name":"{name}"{more}}}\n'
 
 
-def judged(tmp_path: Path, rules: str, text: str, seed: int = 0) -> list[Judged]:
+def judged(tmp_path: Path, rules: str, text: str, seed: int = 0) -> list[JudgedFrame]:
     """Return the frames of a conversation with their verdicts; `a` is a client named "app"."""
     path = tmp_path / "x.nats.txt"
     path.write_text(HEAD + opened("a", "app") + text)

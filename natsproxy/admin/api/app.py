@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from natsproxy.admin.api import captures, connections, firings, frames, page, proxies, rules, traffic
 from natsproxy.admin.api.openapi import document, starlette_path
-from natsproxy.admin.api.operation import ApiCall, Operation, perform, refused
+from natsproxy.admin.api.operation import ApiRequest, Operation, perform, refused
 from natsproxy.admin.api.schema import Schema, any_object
 from natsproxy.admin.http_server import App
 from natsproxy.admin.managed import ManagedProxy
@@ -49,7 +49,7 @@ def operations_of(
         *page.operations(sessions),
     )
 
-    async def described(_: ApiCall) -> Response:
+    async def described(_: ApiRequest) -> Response:
         return JSONResponse(text)
 
     own = Operation(

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import trio
 
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param
+from natsproxy.admin.api.operation import ApiError, ApiRequest, Operation, Param
 from natsproxy.admin.api.schema import Schema, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.streamed import Streamed
@@ -73,7 +73,7 @@ class Captures:
 
     # -- the capture
 
-    async def show(self, call: ApiCall) -> dict[str, Any]:
+    async def show(self, call: ApiRequest) -> dict[str, Any]:
         """Return the state of the capture."""
         proxy = call.proxy.proxy
         recorder = proxy.recorder
@@ -86,7 +86,7 @@ class Captures:
             "unwritten": proxy.unwritten,
         }
 
-    async def start(self, call: ApiCall) -> dict[str, Any]:
+    async def start(self, call: ApiRequest) -> dict[str, Any]:
         """Start a capture in the folder."""
         if self._folder is None:
             raise ApiError(409, "there is no folder for captures: name one with --admin-captures")
@@ -98,7 +98,7 @@ class Captures:
         call.tell("capture started", name=call.body["name"])
         return await self.show(call)
 
-    async def stop(self, call: ApiCall) -> dict[str, Any]:
+    async def stop(self, call: ApiRequest) -> dict[str, Any]:
         """End the capture; return when its index is written."""
         _recording(call)
         call.tell("capture stops")  # before its end, so that it has a note of it
@@ -106,14 +106,14 @@ class Captures:
             await call.proxy.proxy.stop_recording()
         return await self.show(call)
 
-    async def rotate(self, call: ApiCall) -> dict[str, Any]:
+    async def rotate(self, call: ApiRequest) -> dict[str, Any]:
         """Begin a new segment."""
         _recording(call)
         call.tell("new segment")
         call.proxy.proxy.rotate()
         return await self.show(call)
 
-    async def mark(self, call: ApiCall) -> dict[str, Any]:
+    async def mark(self, call: ApiRequest) -> dict[str, Any]:
         """Write a note into the capture."""
         _recording(call)
         call.tell("capture marked", noted=False)
@@ -122,7 +122,7 @@ class Captures:
 
     # -- its segments
 
-    async def segments(self, call: ApiCall) -> dict[str, Any]:
+    async def segments(self, call: ApiRequest) -> dict[str, Any]:
         """Return the segments, by their names."""
         found = await trio.to_thread.run_sync(self._files, call.proxy)
         names = sorted(found)[call.query["offset"] : call.query["offset"] + call.query["limit"]]
@@ -133,7 +133,7 @@ class Captures:
                 shown.append(row)
         return {"total": len(found), "segments": shown}
 
-    async def download(self, call: ApiCall) -> Streamed:
+    async def download(self, call: ApiRequest) -> Streamed:
         """Return a segment up to its last whole block."""
         found = await trio.to_thread.run_sync(self._files, call.proxy)
         path = found.get(call.path["segment"])
@@ -172,7 +172,7 @@ class Captures:
         return {name: path for name, path in found.items() if path.is_file() and not path.is_symlink()}
 
 
-def _recording(call: ApiCall) -> None:
+def _recording(call: ApiRequest) -> None:
     if call.proxy.proxy.recorder is None:
         raise ApiError(409, "no capture is being recorded")
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from natsproxy import close_reasons
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param, Reply
+from natsproxy.admin.api.operation import ApiError, ApiRequest, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
@@ -133,7 +133,7 @@ def _wanted(relay: Relay, filters: Mapping[str, str]) -> bool:
     return all(fnmatchcase(str(facts[name]), pattern) for name, pattern in filters.items())
 
 
-def _relay(call: ApiCall) -> Relay:
+def _relay(call: ApiRequest) -> Relay:
     number = call.path["conn"]
     relay = call.proxy.proxy.relays.get(int(number)) if re.fullmatch("[0-9]{1,18}", number) else None
     if relay is None:
@@ -142,7 +142,7 @@ def _relay(call: ApiCall) -> Relay:
     return relay
 
 
-async def _list(call: ApiCall) -> dict[str, Any]:
+async def _list(call: ApiRequest) -> dict[str, Any]:
     limit, offset = call.query["limit"], call.query["offset"]
     filters = {p.name: call.query[p.name] for p in _FILTERS if call.query[p.name] is not None}
     total, shown = 0, []
@@ -157,7 +157,7 @@ async def _list(call: ApiCall) -> dict[str, Any]:
     return {"total": total, "offset": offset, "connections": shown}
 
 
-async def _get(call: ApiCall) -> dict[str, Any]:
+async def _get(call: ApiRequest) -> dict[str, Any]:
     relay = _relay(call)
     limit, offset = call.query["limit"], call.query["offset"]
     subs = islice(relay.session.subs.values(), offset, offset + limit)
@@ -197,7 +197,7 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-async def _patch(call: ApiCall) -> dict[str, Any]:
+async def _patch(call: ApiRequest) -> dict[str, Any]:
     relay, body = _relay(call), call.body
     if "suspended" in body:
         relay.control(partial(Session.suspend, on=body["suspended"]))
@@ -210,7 +210,7 @@ async def _patch(call: ApiCall) -> dict[str, Any]:
     return _facts(relay)
 
 
-async def _close(call: ApiCall) -> Reply:
+async def _close(call: ApiRequest) -> Reply:
     relay, query = _relay(call), call.query
     call.tell("connection closed", conn=relay.conn)
     detail = query["reason"] or "an operator closed it"

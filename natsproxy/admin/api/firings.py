@@ -8,7 +8,7 @@ from typing import Any, Final
 from natsproxy.admin.api import times
 from natsproxy.admin.api.connections import WHO
 from natsproxy.admin.api.events import MEDIA, MOST, event, stream
-from natsproxy.admin.api.operation import ApiCall, Operation, Param
+from natsproxy.admin.api.operation import ApiRequest, Operation, Param
 from natsproxy.admin.api.schema import fields, items, shape, text, whole
 from natsproxy.admin.firing_log import KEPT, Fired
 from natsproxy.admin.streamed import Streamed
@@ -69,18 +69,18 @@ def _to_json(fired: Fired) -> dict[str, Any]:
     }
 
 
-def _filter(call: ApiCall) -> Callable[[Fired], bool]:
+def _filter(call: ApiRequest) -> Callable[[Fired], bool]:
     rule, conn = call.query["rule"], call.query["conn"]
     return lambda one: (rule is None or one.firing.rule == rule) and (conn is None or one.firing.conn == conn)
 
 
-async def _list(call: ApiCall) -> dict[str, Any]:
+async def _list(call: ApiRequest) -> dict[str, Any]:
     log, wanted = call.proxy.firings, _filter(call)
     found = [one for one in log.after(0) if wanted(one)][-call.query["limit"] :]
     return {"total": log.total, "firings": [_to_json(one) for one in found]}
 
 
-async def _stream(call: ApiCall) -> Streamed:
+async def _stream(call: ApiRequest) -> Streamed:
     log, wanted = call.proxy.firings, _filter(call)
     seen = call.headers.get("last-event-id", "")
     # A number greater than ours is from another process.

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from natsproxy.admin.api.events import HEADERS, MEDIA, event
-from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param
+from natsproxy.admin.api.operation import ApiError, ApiRequest, Operation, Param
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.live_frames import MOST, PAYLOAD, VIEWERS
 from natsproxy.admin.slices import sliced
@@ -157,7 +157,7 @@ def _change(event: Event) -> dict[str, Any]:
     }
 
 
-async def _stream(call: ApiCall) -> Streamed:
+async def _stream(call: ApiRequest) -> Streamed:
     choice, limit, most = _choice(call.query), call.query["limit"], call.query["payload"]
     live, exchanges = call.proxy.live_frames, Exchanges(_HELD) if choice.exchange else None
     if live.full:

@@ -85,7 +85,7 @@ class Param:
 
 
 @dataclass(frozen=True)
-class ApiCall:
+class ApiRequest:
     """A validated request: its proxy, who asks, the parts of its path, its parameters and its body."""
 
     proxy: ManagedProxy
@@ -111,7 +111,7 @@ class ApiCall:
 
 _NOBODY: Final = Caller("nobody", changes=False)
 """The caller on the open paths, where the guard looks for no token."""
-Run = Callable[[ApiCall], Awaitable[Any]]
+Run = Callable[[ApiRequest], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ async def _read_call(
     caller: Caller,
     proxies: Mapping[str, ManagedProxy],
     shapes: Mapping[str, Schema],
-) -> ApiCall:
+) -> ApiRequest:
     path: dict[str, str] = dict(request.path_params)
     name = path.pop("proxy", None)
     managed = proxies.get(name) if name is not None else next(iter(proxies.values()), None)
@@ -219,7 +219,7 @@ async def _read_call(
             raise ApiError(400, f"there is no parameter {given[:80]!r}: {unknown(given, known)}")
     query = {param.name: param.read(request) for param in operation.params}
     body = await _body(operation, request, shapes)
-    return ApiCall(managed, caller, path, query, body, request.headers)
+    return ApiRequest(managed, caller, path, query, body, request.headers)
 
 
 async def _body(operation: Operation, request: Request, shapes: Mapping[str, Schema]) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from typing import Any, Final
 
-from natsproxy.admin.api.operation import ApiCall, Operation
+from natsproxy.admin.api.operation import ApiRequest, Operation
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.page.app import LOGIN
 from natsproxy.admin.page.sessions import LINK, Sessions
@@ -47,11 +47,11 @@ SHAPES: Final = {
 }
 
 
-async def _caller(call: ApiCall) -> dict[str, Any]:
+async def _caller(call: ApiRequest) -> dict[str, Any]:
     return {"name": call.caller.name, "changes": call.caller.changes}
 
 
-async def _words(_: ApiCall) -> dict[str, Any]:
+async def _words(_: ApiRequest) -> dict[str, Any]:
     return {section: list(map(_with_rule, words)) for section, words in SECTIONS.items()}
 
 
@@ -64,7 +64,7 @@ def _with_rule(word: Any) -> Any:
 def operations(sessions: Sessions) -> tuple[Operation, ...]:
     """Return the operations.  sessions: where a link makes one."""
 
-    async def link(call: ApiCall) -> dict[str, Any]:
+    async def link(call: ApiRequest) -> dict[str, Any]:
         return {"path": f"{LOGIN}?{sessions.link(call.caller)}", "seconds": int(LINK)}
 
     return (

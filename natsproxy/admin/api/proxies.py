@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from natsproxy import __version__
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiCall, Operation, Reply
+from natsproxy.admin.api.operation import ApiRequest, Operation, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 
@@ -62,16 +62,16 @@ def _to_json(managed: ManagedProxy) -> dict[str, Any]:
     }
 
 
-async def _health(call: ApiCall) -> Reply:
+async def _health(call: ApiRequest) -> Reply:
     unready = call.proxy.proxy.unready
     return Reply({"ready": unready is None, "reason": unready}, 200 if unready is None else 503)
 
 
-async def _get(call: ApiCall) -> dict[str, Any]:
+async def _get(call: ApiRequest) -> dict[str, Any]:
     return _to_json(call.proxy)
 
 
-async def _drain(call: ApiCall) -> Reply:
+async def _drain(call: ApiRequest) -> Reply:
     proxy = call.proxy.proxy
     within = None if call.body.get("within") is None else times.seconds(call.body["within"], "within")
     call.tell("draining", connections=len(proxy.relays))
@@ -83,13 +83,13 @@ def operations(proxies: Mapping[str, ManagedProxy], config: Mapping[str, Any]) -
     """Return the operations.  config: the settings of the process, as they are shown."""
     started = time.time_ns()
 
-    async def live(_: ApiCall) -> dict[str, Any]:
+    async def live(_: ApiRequest) -> dict[str, Any]:
         return {"version": __version__, "started": times.iso_of(started), "started_ns": started}
 
-    async def listed(_: ApiCall) -> dict[str, Any]:
+    async def listed(_: ApiRequest) -> dict[str, Any]:
         return {"proxies": [_to_json(managed) for managed in proxies.values()]}
 
-    async def settings(_: ApiCall) -> Mapping[str, Any]:
+    async def settings(_: ApiRequest) -> Mapping[str, Any]:
         return config
 
     path = "/v1/proxies/{proxy}"

@@ -9,14 +9,14 @@ from typing import Any, Final
 import trio
 
 from natsproxy.admin.api import times
-from natsproxy.admin.api.operation import ApiCall, ApiError, Operation, Param, Reply
+from natsproxy.admin.api.operation import ApiError, ApiRequest, Operation, Param, Reply
 from natsproxy.admin.api.schema import any_object, fields, flag, items, shape, text, whole
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.slices import sliced
 from natsproxy.net.clock import now_ns
 from natsproxy.net.rule_book import RuleEntry
 from natsproxy.rules.file.parser import parse_rules
-from natsproxy.rules.file.reader import Place
+from natsproxy.rules.file.reader import RulePlaces
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Rule
 
@@ -63,7 +63,7 @@ _IF_MATCH: Final = Param(
 )
 
 
-class _Alone(Place):
+class _Alone(RulePlaces):
     """The place of a single rule in errors."""
 
     def of(self, index: int, key: str | None = None) -> str:
@@ -73,7 +73,7 @@ class _Alone(Place):
 
 def parse(table: Any, index: int | None = None) -> Rule:
     """Return the rule of a table.  index: its place in a list, from 0.  Raises ConfigError."""
-    place = _Alone() if index is None else Place()
+    place = _Alone() if index is None else RulePlaces()
     (rule,) = parse_rules([table], KINDS, place=place, first=index or 0)
     return rule
 
@@ -114,19 +114,19 @@ async def _listed(managed: ManagedProxy) -> Reply:
     return Reply(value, headers={"ETag": f'"{revision}"'})
 
 
-def _one(call: ApiCall, name: str, status: int = 200) -> Reply:
+def _one(call: ApiRequest, name: str, status: int = 200) -> Reply:
     book = call.proxy.proxy.rules
     return Reply(_to_json(call.proxy, _entry(call, name)), status, {"ETag": f'"{book.revision}"'})
 
 
-def _entry(call: ApiCall, name: str) -> RuleEntry:
+def _entry(call: ApiRequest, name: str) -> RuleEntry:
     try:
         return call.proxy.proxy.rules.entries[name]
     except KeyError:
         raise ApiError(404, f"there is no rule {name[:80]!r}") from None
 
 
-def _revision(call: ApiCall, *, needed: bool) -> str | None:
+def _revision(call: ApiRequest, *, needed: bool) -> str | None:
     """Return the revision that a change is based on, None for any."""
     given = call.headers.get("if-match")
     if given is None:
@@ -139,15 +139,15 @@ def _revision(call: ApiCall, *, needed: bool) -> str | None:
 # -- operations
 
 
-async def _list(call: ApiCall) -> Reply:
+async def _list(call: ApiRequest) -> Reply:
     return await _listed(call.proxy)
 
 
-async def _get(call: ApiCall) -> Reply:
+async def _get(call: ApiRequest) -> Reply:
     return _one(call, call.path["rule"])
 
 
-async def _replace(call: ApiCall) -> Reply:
+async def _replace(call: ApiRequest) -> Reply:
     revision = _revision(call, needed=True)
     book = call.proxy.proxy.rules
     book.check(revision)
@@ -166,7 +166,7 @@ async def _replace(call: ApiCall) -> Reply:
     return await _listed(call.proxy)
 
 
-async def _add(call: ApiCall) -> Reply:
+async def _add(call: ApiRequest) -> Reply:
     book = call.proxy.proxy.rules
     lasts = None if call.body.get("for") is None else times.seconds(call.body["for"], "for")
     table = dict(call.body["rule"])
@@ -191,7 +191,7 @@ def _refuse_more(entries: Mapping[str, RuleEntry]) -> None:
         raise ApiError(409, f"there are {MOST_RULES} rules, as many as the API makes")
 
 
-async def _put(call: ApiCall) -> Reply:
+async def _put(call: ApiRequest) -> Reply:
     book, name = call.proxy.proxy.rules, call.path["rule"]
     known = name in book.entries
     revision = _revision(call, needed=known)
@@ -207,7 +207,7 @@ async def _put(call: ApiCall) -> Reply:
     return _one(call, name, 200 if known else 201)
 
 
-async def _patch(call: ApiCall) -> Reply:
+async def _patch(call: ApiRequest) -> Reply:
     book, name, body = call.proxy.proxy.rules, call.path["rule"], call.body
     entry = _entry(call, name)
     book.check(_revision(call, needed=False))
@@ -222,7 +222,7 @@ async def _patch(call: ApiCall) -> Reply:
     return _one(call, name)
 
 
-async def _delete(call: ApiCall) -> None:
+async def _delete(call: ApiRequest) -> None:
     name = call.path["rule"]
     _entry(call, name)
     book = call.proxy.proxy.rules
@@ -232,7 +232,7 @@ async def _delete(call: ApiCall) -> None:
     call.tell("rule removed", rule=name)
 
 
-async def _reset(call: ApiCall) -> Reply:
+async def _reset(call: ApiRequest) -> Reply:
     call.proxy.proxy.rules.reset()
     await call.proxy.proxy.rules_in_force()
     call.tell("rules reset to the file")

@@ -7,7 +7,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Any, Final
 
-from natsproxy.admin.api.operation import ApiCall, Operation, Param
+from natsproxy.admin.api.operation import ApiRequest, Operation, Param
 from natsproxy.admin.api.schema import fields, items, shape, text, whole
 from natsproxy.admin.connection_facts import ORDERS, ConnectionFacts, facts_of
 from natsproxy.admin.slices import sliced
@@ -89,7 +89,7 @@ def _to_json(facts: ConnectionFacts, relay: Relay, subjects: int) -> dict[str, A
     return shown
 
 
-async def _get(call: ApiCall) -> dict[str, Any]:
+async def _get(call: ApiRequest) -> dict[str, Any]:
     statistics, order = call.proxy.statistics, ORDERS[call.query["sort"]]
     traffic, subscriptions = await statistics.traffic()
     epoch, at = statistics.epoch(), now_ns()

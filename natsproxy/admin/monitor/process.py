@@ -13,7 +13,7 @@ _STATM: Final = Path("/proc/self/statm")
 _LEAST: Final = 0.2  # seconds between two measurements: less would be noise
 
 
-class Process:
+class ProcessUsage:
     """The CPU use of the process between calls."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from natsproxy.addresses import Address
 from natsproxy.admin.http_server import HttpServer
 from natsproxy.admin.managed import ManagedProxy
 from natsproxy.admin.monitor.go_values import timestamp
-from natsproxy.admin.monitor.process import Process
+from natsproxy.admin.monitor.process import ProcessUsage
 from natsproxy.admin.statistics import Statistics
 
 
@@ -34,7 +34,7 @@ class MonitoredServer:
     ) -> None:
         self.proxy = managed.proxy
         self.statistics = statistics
-        self.process = Process()
+        self.process = ProcessUsage()
         self.id = "N" + base64.b32encode(os.urandom(35)).decode()[:55]
         suffix = "" if managed.name == "main" else f"-{managed.name}"
         self.name = f"natsproxy-{socket.gethostname()}{suffix}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 from natsproxy.errors import ConfigError
 from natsproxy.rules.file.keys import keys_of
 from natsproxy.rules.file.parser import parse_rules
-from natsproxy.rules.file.reader import Place
+from natsproxy.rules.file.reader import RulePlaces
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Convert, Kind, LinkAction, Rule
 from natsproxy.rules.model.selector import SENDABLE
@@ -26,7 +26,7 @@ DIRECTIONS: Final = {"downstream": "s2c", "upstream": "c2s"}
 _OURS: Final = ("name", "kind", "direction")  # given by the toxic itself
 
 
-class _ToxicPlace(Place):
+class _ToxicPlace(RulePlaces):
     """The place of a toxic in errors: the request."""
 
     def of(self, index: int, key: str | None = None) -> str:

@@ -27,7 +27,7 @@ _LONGEST: Final = 1024
 """Bytes of the two subjects of a request that is remembered."""
 
 
-class Request(NamedTuple):
+class OpenRequest(NamedTuple):
     """A request that is open: its subject, and the time (wall clock, ns) when it came."""
 
     subject: bytes
@@ -51,7 +51,7 @@ class Listed(NamedTuple):
 
     one: CapturedFrame
     client: str
-    request: Request | None
+    request: OpenRequest | None
     routine: bool
     subscription: ListedSubscription | None = None
     exchange: int | None = None
@@ -79,7 +79,7 @@ class Listing:
         self._clients: BoundedDict[ConnectionId, str] = BoundedDict()
         self._greeted: BoundedDict[ConnectionId, None] = BoundedDict()
         self._subscriptions: BoundedDict[tuple[ConnectionId, bytes], ListedSubscription] = BoundedDict()
-        self._requests: BoundedDict[tuple[bytes, bytes], Request] = BoundedDict()
+        self._requests: BoundedDict[tuple[bytes, bytes], OpenRequest] = BoundedDict()
 
     def see(self, ref: BlockRef, item: Item) -> Iterator[Listed | Event]:
         """Yield the frames of an item, or the event that it is.  Raises CaptureError for a damaged one."""
@@ -124,7 +124,7 @@ class Listing:
             self._subscriptions.get((key, frame.sid)) if frame.sid else None,
         )
 
-    def _request(self, one: CapturedFrame, frame: Frame) -> Request | None:
+    def _request(self, one: CapturedFrame, frame: Frame) -> OpenRequest | None:
         """Return the request that a message answers, and note the one that it is."""
         if frame.op not in MESSAGE_OPS:
             return None
@@ -133,7 +133,7 @@ class Listing:
         if reply and len(frame.subject) + len(reply) < _LONGEST and not reply.startswith(_SERVERS):
             key = (one.conn.recorder, reply)
             if one.direction == C2S or key not in self._requests:  # else it delivers the request itself
-                self._requests[key] = Request(frame.subject, one.wall)
+                self._requests[key] = OpenRequest(frame.subject, one.wall)
         return answered
 
     def _is_routine(self, key: ConnectionId, one: CapturedFrame, frame: Frame) -> bool:

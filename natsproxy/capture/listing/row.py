@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 from natsproxy.capture.format.connection import ConnectionId
-from natsproxy.capture.listing.listing import Listed, ListedSubscription, Request
+from natsproxy.capture.listing.listing import Listed, ListedSubscription, OpenRequest
 from natsproxy.capture.read.frames import CapturedFrame
 from natsproxy.protocol.headers import build
 from natsproxy.protocol.headers import parse as parse_headers
@@ -181,7 +181,7 @@ def _listed(row: dict[str, Any]) -> Listed:
     return Listed(
         one,
         row.get("client", ""),
-        None if request is None else Request(_raw(request["subject"]), wall - request["after_ns"]),
+        None if request is None else OpenRequest(_raw(request["subject"]), wall - request["after_ns"]),
         row.get("routine", False),
         None
         if subscription is None

@@ -34,7 +34,7 @@ from natsproxy.capture.text.statements import (
     ARROWS,
     RESERVED,
     VERBS,
-    Statement,
+    TextStatement,
     preamble_ordinals,
     read_statements,
 )
@@ -84,7 +84,7 @@ class TextParser:
         self._conn = 0
         self._declares = False
         self._t = self._clocks = 0
-        self._statements: Iterator[Statement] = read_statements(file, path)
+        self._statements: Iterator[TextStatement] = read_statements(file, path)
         for statement in self._statements:
             if statement.line not in _BEGINNING and statement.line != "names":
                 self._statements = chain([statement], self._statements)
@@ -101,7 +101,7 @@ class TextParser:
             if item is not None:
                 yield TimedItem(self._clocks, item)
 
-    def _begin(self, statement: Statement) -> None:
+    def _begin(self, statement: TextStatement) -> None:
         """Read a statement of the head (recording, settings, rules, names)."""
         if statement.line == "names":
             names = load_members(statement.below)
@@ -301,7 +301,7 @@ def _no_others(members: dict[Any, Any]) -> None:
 
 
 @contextmanager
-def _placed(statement: Statement, path: Path | str) -> Iterator[None]:
+def _placed(statement: TextStatement, path: Path | str) -> Iterator[None]:
     """Add the line of the statement to errors."""
     try:
         yield

@@ -40,7 +40,7 @@ _LONGEST: Final = 96 << 20  # bytes of a statement: more than a block holds
 _MOST: Final = 1 << 20  # lines of a statement
 
 
-class Statement(NamedTuple):
+class TextStatement(NamedTuple):
     """A statement.  number: that of its line; below: the lines below, without their indentation."""
 
     number: int
@@ -53,12 +53,12 @@ def write(line: str, below: list[str]) -> str:
     return "".join([f"{line}\n", *(f"{_INDENT}{one}\n" for one in below)])
 
 
-def read_statements(file: IO[bytes], path: Path | str) -> Iterator[Statement]:
+def read_statements(file: IO[bytes], path: Path | str) -> Iterator[TextStatement]:
     """Yield the statements of a text, after its first line.
 
     Raises CaptureError for a malformed text, UnreadableCapture for a version that this reader does not know.
     """
-    statement: Statement | None = None
+    statement: TextStatement | None = None
     size = 0
     for number, line in _lines(file, path):
         if not line.startswith(_INDENT):
@@ -66,7 +66,7 @@ def read_statements(file: IO[bytes], path: Path | str) -> Iterator[Statement]:
                 raise _wrong(number, "lines below a statement are indented by two blanks", path)
             if statement is not None:
                 yield statement
-            statement, size = Statement(number, line, []), 0
+            statement, size = TextStatement(number, line, []), 0
             continue
         if statement is None:
             raise _wrong(number, "it is indented, but there is no statement above it", path)

@@ -9,7 +9,7 @@ from natsproxy.protocol.template import template
 from natsproxy.replay.cassette.fingerprint import Fingerprint
 from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.receipt import SUBJECTS, CassetteUsed, SubjectCount
-from natsproxy.replay.server_playback.counts import Count, Counts
+from natsproxy.replay.server_playback.counts import Counts, TemplateCount
 from natsproxy.replay.server_playback.server import CassetteServer
 
 
@@ -78,7 +78,7 @@ def differences(server: CassetteServer, missed: list[RecordedExchange]) -> list[
 def _subjects(counts: Counts) -> Iterator[SubjectCount]:
     """Yield the counts by subject: those with a difference first, then those with most frames."""
 
-    def order(found: tuple[bytes, Count]) -> tuple[bool, int, bytes]:
+    def order(found: tuple[bytes, TemplateCount]) -> tuple[bool, int, bytes]:
         subject, count = found
         return not (count.missed or count.unused), -count.recorded, subject
 
@@ -88,9 +88,9 @@ def _subjects(counts: Counts) -> Iterator[SubjectCount]:
         others.add(count)
     for subject, count in ranked[:SUBJECTS]:
         yield _row(subject.decode(errors="replace"), count)
-    if others != Count():
+    if others != TemplateCount():
         yield _row("", others)
 
 
-def _row(subject: str, count: Count) -> SubjectCount:
+def _row(subject: str, count: TemplateCount) -> SubjectCount:
     return SubjectCount(subject, count.served, count.missed, count.unused, count.repeated)

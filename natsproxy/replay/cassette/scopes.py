@@ -85,7 +85,7 @@ def cassette_of(folder: Path, name: str) -> Path:
 
 
 @dataclass(slots=True)
-class Verdict:
+class ScopeVerdict:
     """The result of a scope that has ended.
 
     clients: the number that connected.  frames: the number played.  mismatches: frames that were never
@@ -141,7 +141,7 @@ class _Scope:
 
     def __init__(self, name: str, path: Path, *, rewinds: bool) -> None:
         self.name, self.path, self.rewinds = name, path, rewinds
-        self.verdict = Verdict(name, path)
+        self.verdict = ScopeVerdict(name, path)
         self.use: CassetteUse | None = None
         self.keep = True
         self.places: set[trio.CancelScope] = set()
@@ -233,7 +233,7 @@ class Scopes:
         by_name: str = "",
         strict: bool | None = None,
         rewinds: bool = False,
-        report: Callable[[Verdict], None],
+        report: Callable[[ScopeVerdict], None],
     ) -> None:
         if by_name and by_name.count("*") != 1:
             raise ConfigError(f"scope-by-name {by_name!r} must contain one *, where the name of the scope is")
@@ -273,7 +273,7 @@ class Scopes:
             await self._begin(name, rewinds=self._rewinds)
             self.present = name
 
-    async def end(self, *, keep: bool = True) -> Verdict | None:
+    async def end(self, *, keep: bool = True) -> ScopeVerdict | None:
         """End the current scope; return its verdict, None if there is none.  keep: what was recorded."""
         async with self._lock:
             name, self.present = self.present, ""
@@ -288,7 +288,7 @@ class Scopes:
         self._open[name] = scope
         return scope
 
-    async def _close(self, name: str, *, keep: bool = True) -> Verdict | None:
+    async def _close(self, name: str, *, keep: bool = True) -> ScopeVerdict | None:
         scope = self._open.get(name)
         if scope is None:
             return None

@@ -27,10 +27,10 @@ from natsproxy.replay.conversation.matching import Matcher
 from natsproxy.replay.conversation.steps import PUBLISHES, Step, events
 from natsproxy.replay.diff.compared_conversation import ComparedConversation, ComparedStep
 from natsproxy.replay.diff.compared_frame import KINDS, ComparedFrame, compared
-from natsproxy.replay.diff.frame_pairs import FramePairs, Waiting
+from natsproxy.replay.diff.frame_pairs import FramePairs, WaitingFrame
 from natsproxy.replay.diff.multiset_diff import LIMIT, MultisetDiff
 from natsproxy.replay.diff.partners import partners
-from natsproxy.replay.diff.report import OTHER, ROWS, DiffReport, DiffSample, Row
+from natsproxy.replay.diff.report import OTHER, ROWS, DiffReport, DiffRow, DiffSample
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Op
 
@@ -94,7 +94,7 @@ def _differences(pairs: FramePairs, multisets: MultisetDiff, table: _Table) -> F
     return firsts
 
 
-def _unexcused(left: list[tuple[int, Waiting]], pairs: FramePairs) -> Iterator[tuple[int, Waiting]]:
+def _unexcused(left: list[tuple[int, WaitingFrame]], pairs: FramePairs) -> Iterator[tuple[int, WaitingFrame]]:
     """Yield the frames that only one side has, except polls that it sent more often, and their answers."""
     repeated: Counter[tuple[int, str]] = Counter()
     ends = {(side, one.place) for side, one in left if one.one.compared.ends_pull}
@@ -129,7 +129,7 @@ class _Table:
     """The rows by number."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[DiffRow] = []
         self._numbers: dict[str, int] = {}
         self._random = random.Random(0)  # noqa: S311 (a sample that is the same every time)
 
@@ -143,7 +143,7 @@ class _Table:
 
     def _new(self, group: str) -> int:
         number = self._numbers[group] = len(self.rows)
-        self.rows.append(Row(group))
+        self.rows.append(DiffRow(group))
         return number
 
     def count(self, one: ComparedStep, side: int) -> int:
@@ -166,7 +166,7 @@ class _Table:
         return number
 
 
-def _show_first(rows: list[Row], firsts: First, paths: Path2, matcher: Matcher) -> None:
+def _show_first(rows: list[DiffRow], firsts: First, paths: Path2, matcher: Matcher) -> None:
     """Give the rows that differ (the first `_SAMPLED`) the first frames of either side that the other lacks.
 
     Where both sides have one of the kind that the recording misses first, these two are shown.

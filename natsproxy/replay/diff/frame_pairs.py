@@ -51,7 +51,7 @@ _BUCKETS: Final = 20_000  # beyond them the empty ones go
 _SHARED: Final = 256  # frames that may keep the read alive that they came with
 
 
-class Place(NamedTuple):
+class PairingPlace(NamedTuple):
     """The frames that may agree: a row and a kind; conn: the recorded connection, if it has a partner."""
 
     row: int
@@ -60,11 +60,11 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class WaitingFrame:
     """A frame that has no partner yet."""
 
     one: ComparedStep
-    place: Place
+    place: PairingPlace
     shape: int
 
 
@@ -72,15 +72,15 @@ class _Queue:
     """The waiting frames of one side and place, in their order."""
 
     def __init__(self) -> None:
-        self.all: dict[int, Waiting] = {}
-        self.by_shape: dict[int, dict[int, Waiting]] = {}
+        self.all: dict[int, WaitingFrame] = {}
+        self.by_shape: dict[int, dict[int, WaitingFrame]] = {}
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, waiting: WaitingFrame) -> None:
         seq = waiting.one.step.seq
         self.all[seq] = waiting
         self.by_shape.setdefault(waiting.shape, {})[seq] = waiting
 
-    def remove(self, waiting: Waiting) -> None:
+    def remove(self, waiting: WaitingFrame) -> None:
         seq = waiting.one.step.seq
         del self.all[seq]
         alike = self.by_shape[waiting.shape]
@@ -88,7 +88,7 @@ class _Queue:
         if not alike:
             del self.by_shape[waiting.shape]
 
-    def candidates(self, shape: int, most: int | None) -> Iterator[Waiting]:
+    def candidates(self, shape: int, most: int | None) -> Iterator[WaitingFrame]:
         yield from islice(self.by_shape.get(shape, {}).values(), most or _ALIKE)
         others = (one for one in self.all.values() if one.shape != shape)
         yield from islice(others, most or _OTHERS)
@@ -114,18 +114,18 @@ class FramePairs:
         self._partners = partners
         self._multisets = multisets
         self._limit = limit
-        self._buckets: dict[Place, _Bucket] = {}
+        self._buckets: dict[PairingPlace, _Bucket] = {}
         self._inboxes: tuple[BoundedDict[bytes, None], BoundedDict[bytes, None]] = (
             BoundedDict(),
             BoundedDict(),
         )
-        self._answers: dict[bytes, list[tuple[_Bucket, Waiting]]] = {}
+        self._answers: dict[bytes, list[tuple[_Bucket, WaitingFrame]]] = {}
         self._waiting = self._bytes = 0
 
     def add(self, one: ComparedStep, row: int, side: int) -> None:
         """Add a frame of the recorded (0) or the observed (1) capture."""
         conn, partner = one.step.conn, self._partners[side].get(one.step.conn)
-        place = Place(row, one.compared.kind, partner and (partner if side else conn))
+        place = PairingPlace(row, one.compared.kind, partner and (partner if side else conn))
         bucket = self._buckets.get(place)
         if bucket is None:
             if len(self._buckets) >= _BUCKETS:
@@ -134,7 +134,7 @@ class FramePairs:
         frame = one.compared.frame
         if place.kind == "PUB" and frame.reply.startswith(INBOX):
             self._inboxes[side][frame.reply] = None
-        waiting = Waiting(one, place, shape_of(frame))
+        waiting = WaitingFrame(one, place, shape_of(frame))
         if self._found(bucket, waiting, side):
             return
         if self._waiting > _SHARED:
@@ -148,7 +148,7 @@ class FramePairs:
         if self._waiting > self._limit or self._bytes > _BYTES:
             self._compare_by_form()
 
-    def left(self) -> Iterator[tuple[int, Waiting]]:
+    def left(self) -> Iterator[tuple[int, WaitingFrame]]:
         """Yield the frames without a partner at the end, with their side; none if forms are compared."""
         if self.by_form:
             self._compare_by_form()
@@ -163,7 +163,7 @@ class FramePairs:
                 for waiting in queue.all.values():
                     yield side, waiting
 
-    def repeats(self, waiting: Waiting, side: int) -> bool:
+    def repeats(self, waiting: WaitingFrame, side: int) -> bool:
         """Return whether a frame is a poll that the other side has too, more or less often."""
         use = waiting.one.use
         if use is FrameKind.INBOX:  # it belongs to its request
@@ -181,9 +181,9 @@ class FramePairs:
 
     # -- pairs
 
-    def _found(self, bucket: _Bucket, waiting: Waiting, side: int, most: int | None = None) -> bool:
+    def _found(self, bucket: _Bucket, waiting: WaitingFrame, side: int, most: int | None = None) -> bool:
         """Pair a frame with one of the other side that agrees, and adds the fewest identifiers."""
-        best: Waiting | None = None
+        best: WaitingFrame | None = None
         lesson, least = LearnedPairs(), 1 << 30
         for other in bucket.sides[1 - side].candidates(waiting.shape, most):
             recorded, live = (other.one, waiting.one) if side else (waiting.one, other.one)
@@ -201,7 +201,7 @@ class FramePairs:
         return True
 
     def _pair(
-        self, bucket: _Bucket, other: Waiting, waiting: Waiting, side: int, lesson: LearnedPairs
+        self, bucket: _Bucket, other: WaitingFrame, waiting: WaitingFrame, side: int, lesson: LearnedPairs
     ) -> None:
         """Pair a frame with a waiting one of the other side."""
         self._forget(bucket, other, 1 - side)
@@ -218,7 +218,7 @@ class FramePairs:
                 if answer.one.step.seq in queue.all and self._found(where, answer, 1):
                     self._forget(where, answer, 1)
 
-    def _forget(self, bucket: _Bucket, waiting: Waiting, side: int) -> None:
+    def _forget(self, bucket: _Bucket, waiting: WaitingFrame, side: int) -> None:
         bucket.sides[side].remove(waiting)
         inbox = _inbox(waiting.one) if side else b""
         if inbox in self._answers:
@@ -278,7 +278,7 @@ class FramePairs:
 
     def _pair_strangers(self) -> None:
         """Pair the frames that are left across connections that do not correspond."""
-        rows: defaultdict[Place, list[_Bucket]] = defaultdict(list)
+        rows: defaultdict[PairingPlace, list[_Bucket]] = defaultdict(list)
         for place, bucket in self._buckets.items():
             rows[place._replace(conn=None)].append(bucket)
         for buckets in rows.values():
@@ -289,7 +289,7 @@ class FramePairs:
                         self._pair(theirs, other, waiting, 0, lesson)
                         self._forget(ours, waiting, 0)
 
-    def _stranger(self, waiting: Waiting, bucket: _Bucket) -> tuple[Waiting | None, LearnedPairs]:
+    def _stranger(self, waiting: WaitingFrame, bucket: _Bucket) -> tuple[WaitingFrame | None, LearnedPairs]:
         for other in bucket.sides[1].candidates(waiting.shape, _AT_THE_END):
             frames = waiting.one.compared.frame, other.one.compared.frame
             learned = self._agree(waiting.one, other.one)
@@ -329,7 +329,7 @@ def _inbox(one: ComparedStep) -> bytes:
     return frame.reply if one.compared.kind == "MSG" and frame.reply.startswith(INBOX) else b""
 
 
-def form(frame: Frame, matcher: Matcher, place: Place) -> bytes:
+def form(frame: Frame, matcher: Matcher, place: PairingPlace) -> bytes:
     """Return a digest of what must agree in a frame, with all generated values equal."""
     if frame.op in (Op.MSG, Op.HMSG):
         block = frame.headers if frame.header_size else b""

@@ -85,7 +85,7 @@ class DiffSample:
 
 
 @dataclass(slots=True)
-class Row:
+class DiffRow:
     """One group.  missing: frames that only the recording has.  added: frames that only the other one has."""
 
     group: str
@@ -114,7 +114,7 @@ class DiffReport:
     their form, without regard to which identifiers are equal.
     """
 
-    rows: list[Row]
+    rows: list[DiffRow]
     gaps: tuple[int, int] = (0, 0)
     learned: list[str] = field(default_factory=list)
     by_form: bool = False

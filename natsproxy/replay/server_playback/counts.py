@@ -14,7 +14,7 @@ TEMPLATES: Final = 1000
 
 
 @dataclass(slots=True)
-class Count:
+class TemplateCount:
     """The client frames of one subject template.
 
     recorded: those in the capture; of these unused: sent by no client; exempt: not sent and not required
@@ -33,7 +33,7 @@ class Count:
         """The recorded frames that clients have sent."""
         return self.recorded - self.unused - self.exempt
 
-    def add(self, other: Count) -> None:
+    def add(self, other: TemplateCount) -> None:
         """Add another count."""
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
@@ -43,18 +43,18 @@ class Counts:
     """The counts by template; others: of those beyond `limit`."""
 
     def __init__(self, limit: int = TEMPLATES) -> None:
-        self.by_template: dict[bytes, Count] = {}
-        self.others = Count()
+        self.by_template: dict[bytes, TemplateCount] = {}
+        self.others = TemplateCount()
         self._limit = limit
 
-    def of(self, subject: bytes) -> Count:
+    def of(self, subject: bytes) -> TemplateCount:
         """Return the count that a subject belongs to, to change it."""
         key = template(subject)
         found = self.by_template.get(key)
         if found is None:
             if len(self.by_template) >= self._limit:
                 return self.others
-            found = self.by_template[key] = Count()
+            found = self.by_template[key] = TemplateCount()
         return found
 
     def copy(self) -> Counts:
@@ -65,9 +65,9 @@ class Counts:
         return made
 
     @property
-    def total(self) -> Count:
+    def total(self) -> TemplateCount:
         """The sum of all."""
-        total = Count()
+        total = TemplateCount()
         for count in (*self.by_template.values(), self.others):
             total.add(count)
         return total

@@ -27,7 +27,7 @@ from natsproxy.protocol.subjects import collide, is_subset
 from natsproxy.rules.file import expectations
 from natsproxy.rules.file.expectations import Expectation, expectation
 from natsproxy.rules.file.keys import EVERYWHERE, GATE, IDENTITY, SELECTOR, keys_of
-from natsproxy.rules.file.reader import Place, RuleReader, unknown_word
+from natsproxy.rules.file.reader import RulePlaces, RuleReader, unknown_word
 from natsproxy.rules.model.gate import OPEN, Gate, Hours
 from natsproxy.rules.model.roles import Role
 from natsproxy.rules.model.rule import Kind, LinkAction, Rule
@@ -60,7 +60,7 @@ def load(
     if not isinstance(tables, list):
         raise ConfigError(f"{source}: {ONE_TABLE}")
     _expectations(document, text, source)
-    return parse_rules(tables, kinds, place=Place(source, text), expand=expand)
+    return parse_rules(tables, kinds, place=RulePlaces(source, text), expand=expand)
 
 
 def load_expectations(text: str, *, source: str = "rules") -> tuple[Expectation, ...]:
@@ -84,7 +84,7 @@ def _document(text: str, source: str) -> dict[str, Any]:
 
 def _expectations(document: Mapping[str, Any], text: str, source: str) -> tuple[Expectation, ...]:
     tables = document.get(EXPECT, [])
-    place = Place(source, text, EXPECT, "expectation")
+    place = RulePlaces(source, text, EXPECT, "expectation")
     if not isinstance(tables, list):
         raise ConfigError(f"{source}: each expectation begins with [[expect]], in two pairs of brackets")
     named = [
@@ -98,7 +98,7 @@ def parse_rules(
     tables: Iterable[Any],
     kinds: Mapping[str, Kind],
     *,
-    place: Place | None = None,
+    place: RulePlaces | None = None,
     expand: Expand | None = None,
     first: int = 0,
 ) -> tuple[Rule, ...]:
@@ -106,7 +106,7 @@ def parse_rules(
 
     first: the place of the first of them in its list, from 0.
     """
-    place = place or Place()
+    place = place or RulePlaces()
     rules: list[Rule] = []
     names: dict[str, str] = {}
     mistakes = Mistakes()

@@ -1,7 +1,7 @@
 """The reader of one rule table: it converts values and words errors with their place in the file.
 
-tomllib does not tell the line of a key, so `Place` finds it in the text afterwards: the n-th header of its
-list, and in its part the line that begins with the key.
+tomllib does not tell the line of a key, so `RulePlaces` finds it in the text afterwards: the n-th header of
+its list, and in its part the line that begins with the key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from natsproxy.errors import ConfigError
 from natsproxy.rules.model.rule import REQUIRED, Kind, Setting
 
 
-class Place:
+class RulePlaces:
     """The places of rules in a file: source name and text (None for JSON and settings made in code).
 
     name, noun: of the list of tables, and of one of them.
@@ -49,7 +49,7 @@ class Place:
 class RuleReader:
     """Reads the keys of one rule; its errors name the place of a wrong one."""
 
-    def __init__(self, table: Mapping[str, Any], index: int, place: Place) -> None:
+    def __init__(self, table: Mapping[str, Any], index: int, place: RulePlaces) -> None:
         self.table = table
         self.index = index
         self.place = place

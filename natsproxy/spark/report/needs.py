@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from natsproxy.permissions import rows as stored
 from natsproxy.permissions.formats import UNNAMED, distinct_text, server_text
-from natsproxy.permissions.needs import Need, needs_of_rows
+from natsproxy.permissions.needs import ClientNeeds, needs_of_rows
 from natsproxy.permissions.rows import RESPOND
 from natsproxy.permissions.templates import Evidence
 from natsproxy.permissions.uses import By
@@ -41,8 +41,11 @@ def permissions(table: DataFrame, axis: Axis, tables: Tables) -> dict[str, Any]:
         return {}
     listed = rows(counts.orderBy(F.desc("frames"), "label").limit(TOP))
     wanted = fitting({row["label"]: row["rows"] for row in listed})
-    found = labelled.where(F.col("label").isin(wanted)).select(*stored.Row._fields)
-    return {"clients": whole["clients"], **section([stored.Row(**row) for row in rows(found)], axis)}
+    found = labelled.where(F.col("label").isin(wanted)).select(*stored.PermissionRow._fields)
+    return {
+        "clients": whole["clients"],
+        **section([stored.PermissionRow(**row) for row in rows(found)], axis),
+    }
 
 
 def fitting(sizes: dict[str, int]) -> list[str]:
@@ -55,7 +58,7 @@ def fitting(sizes: dict[str, int]) -> list[str]:
     return wanted
 
 
-def section(found: Iterable[stored.Row], axis: Axis) -> dict[str, Any]:
+def section(found: Iterable[stored.PermissionRow], axis: Axis) -> dict[str, Any]:
     """Return what the page shows of all rows of some clients."""
     needs = needs_of_rows(found)
     needs.sort(key=lambda one: (-_frames(one), one.label))
@@ -65,16 +68,16 @@ def section(found: Iterable[stored.Row], axis: Axis) -> dict[str, Any]:
     }
 
 
-def _frames(need: Need) -> int:
+def _frames(need: ClientNeeds) -> int:
     answers = need.responses.evidence.frames if need.responses else 0
     return sum(one.frames for one in need.lines.values()) + answers
 
 
-def _name(need: Need) -> str:
+def _name(need: ClientNeeds) -> str:
     return printable(need.label or UNNAMED)[:TEXT]
 
 
-def _lines(need: Need, axis: Axis) -> list[Row]:
+def _lines(need: ClientNeeds, axis: Axis) -> list[Row]:
     lines = [
         _line(need, str(place.verb), place.subject, place.queue, one, axis)
         for place, one in need.lines.items()
@@ -84,7 +87,7 @@ def _lines(need: Need, axis: Axis) -> list[Row]:
     return lines
 
 
-def _line(need: Need, verb: str, subject: bytes, queue: bytes, evidence: Evidence, axis: Axis) -> Row:
+def _line(need: ClientNeeds, verb: str, subject: bytes, queue: bytes, evidence: Evidence, axis: Axis) -> Row:
     return {
         "name": _name(need),
         "allowed": verb,
@@ -102,7 +105,7 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="replace")[:TEXT]
 
 
-def _block(need: Need) -> Row:
+def _block(need: ClientNeeds) -> Row:
     """Return the block of a client; without its text where that is long."""
     text = server_text([need], By.USER)
     return {

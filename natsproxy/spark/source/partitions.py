@@ -34,7 +34,7 @@ BlockPlace = tuple[str, int]
 """A block's file, and the offset of its header there."""
 
 
-class Share(NamedTuple):
+class SegmentShare(NamedTuple):
     """The part of a file that is read, where other files hold the same segment.
 
     blocks: the offsets of the blocks that are read from it, with the places of their copies.  damage: what is
@@ -69,7 +69,7 @@ class BlockPartition(InputPartition):
 
 
 def pack(
-    files: Iterable[SegmentFile], options: Options, shares: Mapping[str, Share] = MappingProxyType({})
+    files: Iterable[SegmentFile], options: Options, shares: Mapping[str, SegmentShare] = MappingProxyType({})
 ) -> Iterator[BlockPartition]:
     """Yield the partitions of files, in order.
 
@@ -97,7 +97,7 @@ def pack(
         yield BlockPartition(tuple(runs), size)
 
 
-def _told(file: SegmentFile, share: Share | None, options: Options) -> tuple[Damage, ...]:
+def _told(file: SegmentFile, share: SegmentShare | None, options: Options) -> tuple[Damage, ...]:
     """Return the damage of a file that becomes rows."""
     damage = file.damage if share is None else tuple(one for one in file.damage if one in share.damage)
     if damage and options.mode == "FAILFAST":
@@ -132,12 +132,12 @@ def describe_copies(files: Iterable[SegmentFile]) -> str | None:
     return sentence([(other.name, first.name) for first, *others in found for other in others])
 
 
-def shares(files: Iterable[SegmentFile]) -> dict[str, Share]:
+def shares(files: Iterable[SegmentFile]) -> dict[str, SegmentShare]:
     """Return the share of each file whose segment other files hold too."""
     return {name: share for holding in copies(files) for name, share in _shared(holding)}
 
 
-def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, Share]]:
+def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, SegmentShare]]:
     """Yield the files of one segment with their shares."""
     blocks_of = ((file, keyed((block.identity, block.offset) for block in file.blocks)) for file in files)
     ranked = sorted(blocks_of, key=lambda pair: -len(pair[1]))
@@ -154,4 +154,4 @@ def _shared(files: Sequence[SegmentFile]) -> Iterator[tuple[str, Share]]:
         lost = {one for one in file.damage if complete and (one.offset, one.end) not in reported}
         waiting -= mine.keys()
         reported |= {(one.offset, one.end) for one in lost}
-        yield file.name, Share(blocks, frozenset(lost))
+        yield file.name, SegmentShare(blocks, frozenset(lost))

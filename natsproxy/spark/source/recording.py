@@ -32,7 +32,7 @@ class SurveyedCapture(NamedTuple):
     files: tuple[SegmentFile, ...]
 
 
-class Recording(CaptureReader):
+class RecordingReader(CaptureReader):
     """A reader of a surveyed capture.
 
     began: the wall clock (Unix ns) of its first item, 0 before that was read.

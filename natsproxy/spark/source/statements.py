@@ -17,11 +17,11 @@ from pyspark.sql.datasource import InputPartition
 
 from natsproxy.capture.read.reader import CaptureReader, Tell
 from natsproxy.check.checker import CHECKS, check_captures
-from natsproxy.check.statement import CANNOT_SAY, Proof, Statement
+from natsproxy.check.statement import CANNOT_SAY, ProofFrame, Statement
 from natsproxy.errors import CaptureError
 from natsproxy.spark.source.options import Options
 from natsproxy.spark.source.paths import listing
-from natsproxy.spark.source.recording import Recording, SurveyedCapture
+from natsproxy.spark.source.recording import RecordingReader, SurveyedCapture
 from natsproxy.spark.source.survey import SegmentFile, load, survey
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def table_of(options: Options, schema: pa.Schema) -> pa.Table:
 
 
 def _rows(partition: CheckPartition, options: Options) -> Iterator[Row]:
-    opened = {one.place: Recording(one.files) for one in partition.captures}
+    opened = {one.place: RecordingReader(one.files) for one in partition.captures}
 
     def reader(place: Path | str, lost: Tell | None) -> CaptureReader:
         return opened[str(place)]
@@ -115,7 +115,7 @@ def _rows(partition: CheckPartition, options: Options) -> Iterator[Row]:
     yield from (_row(statement, opened) for statement in statements)
 
 
-def _row(statement: Statement, opened: dict[str, Recording]) -> Row:
+def _row(statement: Statement, opened: dict[str, RecordingReader]) -> Row:
     frames = [_frame(proof, opened[proof.capture]) for proof in statement.frames]
     return {
         "capture": frames[0]["capture"] if frames else _only(list(map(_text, opened))),
@@ -132,7 +132,7 @@ def _row(statement: Statement, opened: dict[str, Recording]) -> Row:
     }
 
 
-def _frame(proof: Proof, recording: Recording) -> Row:
+def _frame(proof: ProofFrame, recording: RecordingReader) -> Row:
     run, _, number = proof.connection.rpartition(":")
     return {
         "capture": _text(proof.capture),

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.errors import NatsproxyError
-from natsproxy.permissions.rows import Row
+from natsproxy.permissions.rows import PermissionRow
 from natsproxy.spark.storage import local, manifest
 
 TABLE: Final = "permissions"
 
 
-def read_rows(out: Path, tell: Callable[[str], object] = lambda text: None) -> Iterator[Row]:
+def read_rows(out: Path, tell: Callable[[str], object] = lambda text: None) -> Iterator[PermissionRow]:
     """Yield the rows of the table in a folder of tables.
 
     tell: called with a sentence where the table lacks rows of a watch that `frames` has already.  Raises
@@ -34,8 +34,8 @@ def read_rows(out: Path, tell: Callable[[str], object] = lambda text: None) -> I
     try:
         for file in files:
             with pq.ParquetFile(file) as table:
-                for batch in table.iter_batches(1_000, columns=list(Row._fields)):
-                    yield from (Row(**row) for row in batch.to_pylist())
+                for batch in table.iter_batches(1_000, columns=list(PermissionRow._fields)):
+                    yield from (PermissionRow(**row) for row in batch.to_pylist())
     except (OSError, pa.ArrowException) as error:
         raise NatsproxyError(f"{out}: the table permissions cannot be read: {error}") from None
 

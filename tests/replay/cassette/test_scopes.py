@@ -14,7 +14,7 @@ from natsproxy.capture.read.reader import open_capture
 from natsproxy.errors import ConfigError
 from natsproxy.replay.cassette import scopes as scopes_module
 from natsproxy.replay.cassette.record_mode import use
-from natsproxy.replay.cassette.scopes import ScopeError, Scopes, Verdict, cassette_of, running
+from natsproxy.replay.cassette.scopes import ScopeError, Scopes, ScopeVerdict, cassette_of, running
 from tests.replay.kit import nats_server
 from tests.replay.scripted import hello, write
 
@@ -58,8 +58,8 @@ async def until(true: Callable[[], object]) -> None:
 
 
 @asynccontextmanager
-async def scopes_of(folder: Path, **options: object) -> AsyncIterator[tuple[Scopes, list[Verdict]]]:
-    verdicts: list[Verdict] = []
+async def scopes_of(folder: Path, **options: object) -> AsyncIterator[tuple[Scopes, list[ScopeVerdict]]]:
+    verdicts: list[ScopeVerdict] = []
     opener = options.pop("opener", use)
     scopes = Scopes(partial(cassette_of, folder), opener, report=verdicts.append, **options)  # type: ignore[arg-type]
     async with running(scopes):

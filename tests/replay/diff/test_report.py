@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 
-from natsproxy.replay.diff.report import DiffReport, DiffSample, Row, Tally
+from natsproxy.replay.diff.report import DiffReport, DiffRow, DiffSample, Tally
 
 
 def filled(latencies: list[int]) -> Tally:
@@ -44,10 +44,10 @@ def test_status_texts_are_bounded() -> None:
 
 
 def test_facts_are_json_with_the_first_difference() -> None:
-    row = Row("orders.*", missing=1, sample=DiffSample("body", "PUB orders.1 1\r\nx", ""))
+    row = DiffRow("orders.*", missing=1, sample=DiffSample("body", "PUB orders.1 1\r\nx", ""))
     row.recorded.replied(1_500_000, random.Random(0))
     row.recorded.status("503 No Responders")
-    report = DiffReport([row, Row("other")])
+    report = DiffReport([row, DiffRow("other")])
     facts = json.loads(json.dumps(report.facts()))
     assert facts["same"] is False
     first, other = facts["groups"]
@@ -58,5 +58,5 @@ def test_facts_are_json_with_the_first_difference() -> None:
 
 
 def test_a_report_is_the_same_when_every_row_is() -> None:
-    assert DiffReport([Row("a"), Row("b")]).same
-    assert not DiffReport([Row("a"), Row("b", added=1)]).same
+    assert DiffReport([DiffRow("a"), DiffRow("b")]).same
+    assert not DiffReport([DiffRow("a"), DiffRow("b", added=1)]).same

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from natsproxy.permissions.formats import server_text
 from natsproxy.permissions.needs import needs_of_rows
-from natsproxy.permissions.rows import RESPOND, Row
+from natsproxy.permissions.rows import RESPOND, PermissionRow
 from natsproxy.permissions.uses import By
 from natsproxy.spark.report.needs import LETTERS, ROWS, fitting, section
 from natsproxy.spark.report.tables import Axis, Tables
@@ -34,10 +34,10 @@ def used(
     verb: str = "publish",
     values: list[list[str] | None] | None = None,
     most: int | None = None,
-) -> Row:
+) -> PermissionRow:
     """Return a row of the table."""
     longest = None if most is None else 5 * MS
-    return Row(
+    return PermissionRow(
         *(user, None, None, "go", verb, None, template, marks),
         *(frames, 0, MS, 9 * MS, False, values, most, longest),
     )

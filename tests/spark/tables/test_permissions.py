@@ -15,7 +15,7 @@ from natsproxy.cli import main
 from natsproxy.errors import NatsproxyError
 from natsproxy.permissions.formats import FORMATS
 from natsproxy.permissions.needs import needs_of, needs_of_rows
-from natsproxy.permissions.rows import FOLDED, Row
+from natsproxy.permissions.rows import FOLDED, PermissionRow
 from natsproxy.permissions.templates import COUNTED
 from natsproxy.permissions.uses import By
 from tests.kit.documents import ROOT
@@ -35,7 +35,7 @@ pytestmark = [
 ]
 CLIENTS = 30
 FLOW = b'{"config":{"flow_control":true}}'
-_ROW = Row(
+_ROW = PermissionRow(
     "ann", None, None, "go", "publish", None, "a.*", "02", 3, 0, 1, 2, False, [None, ["1"]], None, None
 )
 DENIED = b"-ERR 'Permissions Violation for Publish to \"%b\"'\r\n"
@@ -85,7 +85,7 @@ def _traffic(random: Random) -> Iterable[tuple[int, Sent]]:
         yield 99, pub(b"q.%d.%d" % (number, number // (FOLDED - 1)))
 
 
-def _check_blocks(rows: list[Row], captures: list[Path]) -> None:
+def _check_blocks(rows: list[PermissionRow], captures: list[Path]) -> None:
     """Compare all formats, by all labels, with rows in any order."""
     Random(0).shuffle(rows)
     for by in By:
@@ -94,8 +94,8 @@ def _check_blocks(rows: list[Row], captures: list[Path]) -> None:
             assert write(ours, by, None) == write(theirs, by, None)
 
 
-def _rows(table: Any) -> list[Row]:
-    return [Row(**row) for row in table.toArrow().to_pylist()]
+def _rows(table: Any) -> list[PermissionRow]:
+    return [PermissionRow(**row) for row in table.toArrow().to_pylist()]
 
 
 @pytest.mark.long
