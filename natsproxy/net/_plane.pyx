@@ -46,7 +46,7 @@ from natsproxy.net._flow cimport (
 from natsproxy.net._passing cimport Passing
 from natsproxy.net._socket cimport (
     EFD_CLOEXEC, EFD_NONBLOCK, EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD,
-    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
+    EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
     FIONREAD, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
     eventfd_write, ioctl, monotonic, poll_ns, pollfd, shutdown,
@@ -66,7 +66,6 @@ cdef enum:
     RATE = 1000000000       # ns between two looks at the bytes of workers, at least
     WORKERS = 64            # at most
     LOT = 1024
-    WATCHED = 1             # the tag of a pointer to what is watched
     PAUSE = 1000            # reads after the system had no room for a worker's part
     ALL = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET
     # The ends of a step; `native_plane.py` knows them too:
@@ -342,12 +341,10 @@ cdef class Plane:
     cdef int event_at, event_count
     cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
     cdef bint stepping
-    cdef public bint attended   # the caller of `step` calls it again soon, without a look at `fd`
     cdef bint called            # Python code has run in this step: it may have woken tasks
     cdef Leg *gathering         # the target of a read that the session is dealing with a part of, else NULL
     cdef bint more              # more of that read follows, so what is sent waits for it
     cdef set connections
-    cdef dict watched           # what is to be woken, by descriptor; the tag of its pointer tells it from a leg
     cdef list removed
 
     def __cinit__(self, int64_t clock, Py_ssize_t open_room, Py_ssize_t open_most, int workers=0, int busy=1):
@@ -357,7 +354,6 @@ cdef class Plane:
         self.clock, self.busy = clock, busy
         self.passing = Passing(open_room, open_most)
         self.connections = set()
-        self.watched = {}
         self.removed = []
         self.buffer = <unsigned char *>malloc(TAIL + READ)
         if self.buffer == NULL:
@@ -426,26 +422,6 @@ cdef class Plane:
             worker.passing.builder = builder
             worker.leave()
 
-    # -- sockets that are not a connection's yet
-
-    def watch(self, int fd, sleep):
-        """Call `sleep.wake()` once, when a descriptor is readable or its connection is lost; see `unwatch`."""
-        self.watched[fd] = sleep
-        self._register(fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, <void *>(<size_t><void *>sleep | WATCHED))
-
-    def unwatch(self, int fd):
-        """Undo `watch`; called before the descriptor is closed."""
-        sleep = self.watched.pop(fd)
-        epoll_ctl(self.fd, EPOLL_CTL_DEL, fd, NULL)
-        self._clear_events(<void *>(<size_t><void *>sleep | WATCHED))
-
-    cdef void _clear_events(self, const void *owner) noexcept nogil:
-        """Drop events that epoll has returned already."""
-        cdef int at
-        for at in range(self.event_at, self.event_count):
-            if self.events[at].data.ptr == owner:
-                self.events[at].data.ptr = NULL
-
     # -- connections
 
     def adopt(self, relay, uint64_t conn, client, server, leg_type, connection_type=Connection):
@@ -491,7 +467,7 @@ cdef class Plane:
         return 0
 
     cdef void forget(self, Connection connection):
-        cdef int i
+        cdef int i, at
         cdef Leg *leg
         self.recall(connection)
         if connection.flows[0].home:
@@ -499,7 +475,9 @@ cdef class Plane:
         for i in range(2):
             leg = &connection.legs[i]
             epoll_ctl(self.fd, EPOLL_CTL_DEL, leg.fd, NULL)
-            self._clear_events(leg)
+            for at in range(self.event_at, self.event_count):
+                if self.events[at].data.ptr == leg:
+                    self.events[at].data.ptr = NULL
             remove_ready(&self.ready, &connection.flows[i])
             connection.flows[i].over = True
         self.connections.discard(connection)
@@ -509,7 +487,7 @@ cdef class Plane:
     # -- the list of the ready
 
     cdef void make_ready(self, Flow *flow) noexcept nogil:
-        if add_ready(&self.ready, flow) and not (self.stepping or self.attended):
+        if add_ready(&self.ready, flow) and not self.stepping:
             eventfd_write(self.wake, 1)
 
     def hold(self, bint held):
@@ -739,10 +717,6 @@ cdef class Plane:
                     eventfd_read(self.wake, &count)
                     self._take_posted()
                     continue
-                if <size_t>leg & WATCHED:
-                    with gil:
-                        self._wake_watched(<object><void *>(<size_t>leg - WATCHED))
-                    continue
                 if leg == NULL or leg.outgoing.away:  # its connection was removed by the event before, or is a worker's
                     continue
                 if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI):
@@ -755,11 +729,6 @@ cdef class Plane:
             if self.event_count < EVENTS:
                 self.event_at = self.event_count = 0
                 return
-
-    cdef int _wake_watched(self, sleep) except -1:
-        self.called = True
-        sleep.wake()
-        return 0
 
     # -- sending
 

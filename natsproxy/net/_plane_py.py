@@ -12,8 +12,7 @@ import trio
 
 from natsproxy.net.admission import Admission
 from natsproxy.net.lazy_nursery import LazyNursery
-from natsproxy.net.leg import AnyLeg, Leg, LegLost
-from natsproxy.net.light_tasks import LightTasks, in_trio
+from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.net.plane_interface import Rider
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.session.direction import Passed
@@ -22,8 +21,6 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 
 class PythonPlane:
     """Moves bytes by tasks of the connections themselves."""
-
-    watches = False
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
@@ -41,12 +38,7 @@ class PythonPlane:
     def recall_all(self) -> None:
         """Do nothing: there are no threads."""
 
-    async def wait_readable(self, leg: Leg) -> bool:
-        """Wait in a task of trio, without a limit."""
-        await in_trio(leg.wait_readable)
-        return True
-
-    async def run(self, light: LightTasks) -> None:
+    async def run(self) -> None:
         """Do nothing: the connections have tasks of their own."""
 
 

@@ -13,7 +13,7 @@ cdef extern from "sys/epoll.h" nogil:
     int epoll_ctl(int epfd, int op, int fd, epoll_event *event)
     int epoll_wait(int epfd, epoll_event *events, int most, int timeout)
     enum:
-        EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLHUP, EPOLLERR, EPOLLET, EPOLLONESHOT, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
+        EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, EPOLLHUP, EPOLLERR, EPOLLET, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLL_CLOEXEC
 
 cdef extern from "sys/socket.h" nogil:
     Py_ssize_t recv(int fd, void *buffer, size_t size, int flags)

@@ -28,7 +28,6 @@ from natsproxy.net.deadlines import Deadlines
 from natsproxy.net.dial import NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost, linger
-from natsproxy.net.light_tasks import LightTasks, Stopped, in_trio, stopping
 from natsproxy.net.limits import Limits
 from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SettingsOfSessions
 from natsproxy.net.plane_interface import Plane
@@ -62,9 +61,9 @@ class Connections:
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
     upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
     draining: those that have no server yet get none, because the drain would not end them.
-    light: their tasks.  open: the number of those that have not ended; whoever accepts one counts it.
-    observe: takes the time (ns) of each step that a connection takes in Python.  layers: over the legs of new
-    connections; None for none.  meter: of requests; None where they are not measured.
+    open: the number of those that have not ended; whoever accepts one counts it.  observe: takes the time
+    (ns) of each step that a connection takes in Python.  layers: over the legs of new connections; None for
+    none.  meter: of requests; None where they are not measured.
     """
 
     def __init__(
@@ -83,7 +82,6 @@ class Connections:
         self.plane: Plane | None = None
         self.draining = False
         self.open = 0
-        self.light = LightTasks()
         self.observe: Callable[[int], None] | None = None
         self.layers: Layers | None = None
         self.meter: RequestMeter | None = settings.request_metrics.meter()
@@ -242,9 +240,6 @@ class Connections:
         endpoint, server, greeting, secured, _ = await self.upstreams.dial(
             accepted.facts, accepted.plain, partial(self._arrivals.arrived, accepted.conn)
         )
-        if stopping():  # the plane closes
-            server.close()
-            raise Stopped
         self._arrivals.greeted(accepted.conn, now_ns() - begun)
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
@@ -268,7 +263,7 @@ class Connections:
 
     def _run(self, relay: Relay) -> Coroutine[Any, Any, End]:
         # No coroutine of its own: it would take memory as long as the connection lasts.
-        return relay.run() if self.layers is None else in_trio(_run_layered, relay, self.layers)
+        return relay.run() if self.layers is None else _run_layered(relay, self.layers)
 
     def _make_relay(
         self,

@@ -17,6 +17,7 @@ no login; otherwise PING would be a failed login in its log, so INFO is enough.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import ssl
@@ -34,7 +35,6 @@ from natsproxy.net import proxy_protocol
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.opening import ClientFacts
-from natsproxy.net.plane_interface import Plane
 from natsproxy.net.shortage import ERRNOS, OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
@@ -85,58 +85,22 @@ class Dialer:
         self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
         self._gives_no_sign: BoundedDict[Endpoint, bool] = BoundedDict()  # see `_wait_for_sign`
         self._refuses_ping: BoundedDict[Endpoint, None] = BoundedDict()  # before CONNECT
-        self._plain: BoundedDict[Endpoint, None] = BoundedDict()  # see `dial_plain`
         self._probing = trio.Lock()
 
-    def is_plain(self, endpoint: Endpoint) -> bool:
-        """Tell whether the last dial of a server took nothing but TCP."""
-        return endpoint in self._plain
-
-    async def dial_plain(self, endpoint: Endpoint, plane: Plane) -> Dialled | Leg | None:
-        """Dial a server that `is_plain`, by a light task; return it if it is good and as it was.
-
-        Else there is a reason, and `dial` finds it.  Return the leg alone where the first bytes take long.
-        """
-        leg, kept = None, False
-        try:
-            leg = self._begin(endpoint)
-            if not await plane.wait_readable(leg):
-                kept = True
-                return leg
-            line = leg.try_receive() or b""
-            if b"\n" not in line:  # `dial` has a time-out for the rest
-                return None
-            dialled = Dialled(endpoint, leg, line)
-            kept = worth(dialled)[0] == GOOD and not (info_of(line) or Info()).tls_required
-            return dialled if kept else None
-        except (OSError, LegLost):
-            return None
-        finally:
-            if not kept:
-                self._plain.pop(endpoint, None)
-                if leg is not None:
-                    leg.close()
-
-    async def dial(
-        self, endpoint: Endpoint, within: float, client: ClientFacts | None, begun: Leg | None = None
-    ) -> Dialled | None:
+    async def dial(self, endpoint: Endpoint, within: float, client: ClientFacts | None) -> Dialled | None:
         """Connect to a server for a client and wait for its first line; None where it takes too long.
 
-        within: seconds for it, at most the connect time-out.  client: None for a probe.  begun: the leg that
-        `dial_plain` has returned.
+        within: seconds for it, at most the connect time-out.  client: None for a probe.
         Raises NoServer, also at that time-out, and OwnShortage.
         """
         attempt, longest = _Attempt(f"cannot connect to {endpoint}: no answer in time"), self._longest
         try:
             with trio.move_on_after(min(within, longest)) as scope:
-                dialled = await self._steps(endpoint, client or _OURSELVES, attempt, begun)
+                dialled = await self._steps(endpoint, client or _OURSELVES, attempt)
                 if dialled is not None:
                     if client is None:
                         await self._ask(dialled, attempt)
                     attempt.leg = None
-                    plain = isinstance(dialled.leg, Leg) and self._settings.upstream_proxy_protocol is None
-                    if plain and worth(dialled)[0] == GOOD:
-                        self._plain[endpoint] = None
                     return dialled
         except OSError as error:
             if error.errno in ERRNOS:  # the server has done nothing
@@ -154,14 +118,11 @@ class Dialer:
             raise NoServer(f"{endpoint} speaks TLS before INFO: {_HANDSHAKE_FIRST}")
         raise NoServer(attempt.failure)
 
-    async def _steps(
-        self, endpoint: Endpoint, client: ClientFacts, attempt: _Attempt, begun: Leg | None
-    ) -> Dialled | None:
+    async def _steps(self, endpoint: Endpoint, client: ClientFacts, attempt: _Attempt) -> Dialled | None:
         """Take the steps; None where the server has no INFO.  Raises OSError, LegLost and NoServer."""
         server, within = endpoint.server, format_duration(self._settings.connect_timeout)
         leg: AnyLeg
-        attempt.leg = leg = begun or self._begin(endpoint)
-        await attempt.leg.connected()
+        attempt.leg = leg = await self._connect(endpoint)
         if (version := self._settings.upstream_proxy_protocol) is not None:
             leg.write(proxy_protocol.header(version, client.peer, client.local))
         tls_first = server.tls and (server.websocket or self._settings.upstream_tls.handshake_first)
@@ -258,15 +219,14 @@ class Dialer:
         name = self._settings.upstream_tls.name or server.tls_name or server.address.host
         return TlsLeg(leg, self._contexts.server_leg, server_name=name, timeout=0)  # `dial` limits the time
 
-    def _begin(self, endpoint: Endpoint) -> Leg:
-        """Begin a connection.  Raises OSError."""
-        leg = Leg(socket.socket(endpoint.family, socket.SOCK_STREAM), keepalive=self._settings.keepalive)
+    async def _connect(self, endpoint: Endpoint) -> Leg:
+        sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
         try:
-            leg.connect(endpoint.sockaddr)
+            await _connect(sock, endpoint)
+            return Leg(sock, keepalive=self._settings.keepalive)
         except BaseException:
-            leg.close()
+            sock.close()
             raise
-        return leg
 
     async def _with_websocket(self, leg: AnyLeg, endpoint: Endpoint, client: ClientFacts) -> AnyLeg:
         from natsproxy.net import websocket_leg  # only then: the library takes a while to load
@@ -294,17 +254,17 @@ class Dialer:
             return self._speaks_tls[endpoint]
 
     async def _answers_hello(self, endpoint: Endpoint) -> bool:
-        leg = None
         try:
-            leg = self._begin(endpoint)
-            await leg.connected()
+            leg = await self._connect(endpoint)
+        except OSError:
+            return False
+        try:
             leg.write(_client_hello())
             return (await leg.receive())[:1] in _TLS_RECORDS
-        except (OSError, LegLost):
+        except LegLost:
             return False
         finally:
-            if leg is not None:
-                leg.close()
+            leg.close()
 
 
 class _Attempt:
@@ -317,6 +277,26 @@ class _Attempt:
         self.failure = failure
         self.leg: Leg | None = None
         self.silent = False
+
+
+async def _connect(sock: socket.socket, endpoint: Endpoint) -> None:
+    """Connect a socket; trio's own would wait for a server on this machine, which is connected at once."""
+    sock.setblocking(False)
+    error = sock.connect_ex(endpoint.sockaddr)
+    if error == errno.EINPROGRESS:
+        if not _is_connected(sock):
+            await trio.lowlevel.wait_writable(sock)
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+    if error:
+        raise OSError(error, os.strerror(error))
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 async def _first_line(leg: AnyLeg) -> bytes:
@@ -420,7 +400,8 @@ class Race:
         if first is None or (others and first not in self._quick):
             return endpoints
         if not await self._try(first, SLOW if others else inf):
-            return self.put_last(first, others)
+            self._is_slow(first)
+            return [*others, first]  # it is dialled anew: it may be the only one that serves
         return () if GOOD in self._greeted else others
 
     async def _run_all(self, endpoints: Sequence[Endpoint]) -> None:
@@ -437,14 +418,6 @@ class Race:
                     self._is_slow(endpoint)
             if LAME in self._greeted:  # the slow ones had enough time
                 nursery.cancel_scope.cancel()
-
-    def put_last(self, endpoint: Endpoint, others: Sequence[Endpoint]) -> list[Endpoint]:
-        """Note that an endpoint is slow; return what is to be dialled.
-
-        It is dialled anew, last: it may be the only one that serves.
-        """
-        self._is_slow(endpoint)
-        return [*others, endpoint]
 
     def _is_slow(self, endpoint: Endpoint) -> None:
         self._quick.pop(endpoint, None)

@@ -27,9 +27,6 @@ class Endpoint(NamedTuple):
     family: int
     sockaddr: tuple[Any, ...]
 
-    def __hash__(self) -> int:
-        return hash(self.sockaddr)  # each connection looks it up in several tables
-
     @property
     def address(self) -> Address:
         """The IP address and the port."""
@@ -64,11 +61,6 @@ class Resolver:
         self._limit = limit
         self._last: dict[Server, list[Endpoint]] = {}  # the last addresses of names
         self._numeric: dict[Server, list[Endpoint]] = {}  # connections to one address share its endpoint
-
-    def known(self, servers: Sequence[Server]) -> list[Endpoint]:
-        """Return the endpoints of servers without a look-up; none where one has a name, or is new."""
-        found = [self._numeric.get(server) for server in servers]
-        return [one for each in found for one in each or ()] if all(found) else []
 
     async def look_up(self, servers: Sequence[Server]) -> tuple[list[Endpoint], list[str]]:
         """Return the endpoints of servers in their order, and why some have none, as sentences."""

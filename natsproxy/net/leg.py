@@ -10,9 +10,7 @@ Errors of sockets are translated here, once: a leg raises LegLost and nothing el
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import os
 import socket
 import struct
 import sys
@@ -20,12 +18,11 @@ import termios
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import trio
 
 from natsproxy.addresses import Address, address_of
-from natsproxy.net.light_tasks import in_trio
 from natsproxy.net.tcp import TcpInfo, keep_alive, tcp_info
 
 SMALLEST_READ = 65_536
@@ -176,7 +173,6 @@ class Leg:
         self.backlog = 0
         self._flushing: trio.Event | None = None
         self._open = True
-        self._in_trio = False  # trio has been asked to wait for it
         self.gone = False
         self.lost: str | None = None
         self._peer_ended, self.silent = False, True
@@ -191,19 +187,6 @@ class Leg:
     def from_stream(cls, stream: trio.SocketStream, *, keepalive: bool = True) -> Leg:
         """Return a leg on the socket of a trio stream, which it takes away from the stream."""
         return cls(socket.socket(fileno=stream.socket.detach()), keepalive=keepalive)
-
-    def connect(self, sockaddr: tuple[Any, ...]) -> None:
-        """Begin a connection; `connected` waits for it.  Raises OSError."""
-        error = self._sock.connect_ex(sockaddr)
-        if error not in (0, errno.EINPROGRESS):
-            raise OSError(error, os.strerror(error))
-
-    async def connected(self) -> None:
-        """Wait until a connection that was begun stands.  Raises OSError."""
-        self._in_trio = True
-        await trio.lowlevel.wait_writable(self._sock)
-        if error := self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-            raise OSError(error, os.strerror(error))
 
     # -- given to a plane, and taken back
 
@@ -253,7 +236,6 @@ class Leg:
         """Wait until there may be something to receive, or the leg is gone; `try_receive` tells which."""
         if self._sock.fileno() < 0:  # closed: epoll knows no such descriptor
             return
-        self._in_trio = True
         with suppress(trio.ClosedResourceError, OSError):
             await trio.lowlevel.wait_readable(self._sock)
 
@@ -314,7 +296,6 @@ class Leg:
                 self._flushing = None
 
     async def _flush(self) -> None:
-        self._in_trio = True
         while self._backlog:
             try:
                 await trio.lowlevel.wait_writable(self._sock)
@@ -352,8 +333,7 @@ class Leg:
             self._open = False
             self._backlog.clear()
             self.backlog = 0
-            if self._in_trio:
-                trio.lowlevel.notify_closing(self._sock)
+            trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
     def reset(self) -> None:
@@ -429,14 +409,11 @@ async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
     shield: wait though the task is cancelled.
     """
     waiting = [leg for leg in legs if not _closed(leg)]
-    if waiting:  # else one side left, and the other was told
-        await in_trio(_linger, waiting, shield)
-
-
-async def _linger(legs: Sequence[AnyLeg], shield: bool) -> None:
+    if not waiting:  # as where one side left, and the other was told
+        return
     with trio.move_on_after(LINGER, shield=shield):
         async with trio.open_nursery() as nursery:
-            for leg in legs:
+            for leg in waiting:
                 nursery.start_soon(_close_in_order, leg)
 
 

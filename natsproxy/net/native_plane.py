@@ -24,7 +24,6 @@ from natsproxy.net.clock import ahead_of_monotonic
 from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
-from natsproxy.net.light_tasks import LightTasks, Sleep
 from natsproxy.net.plane_interface import PlaneConnection, Rider
 from natsproxy.wire.ops import C2S, S2C, Direction
 
@@ -104,8 +103,6 @@ class NativePlane:
     without a byte for the session.
     """
 
-    watches = True
-
     def __init__(
         self, admission: Admission, record_room: int, record_most: int, workers: int = 0, busy: int = BUSY
     ) -> None:
@@ -135,33 +132,13 @@ class NativePlane:
     def _admit(self, held: bool) -> None:
         self._plane.hold(held)
 
-    async def wait_readable(self, leg: Leg) -> bool:
-        """Wait until there may be something to receive; return False where that takes `LONGEST`."""
-        fd, sleep = leg.fileno(), Sleep()
-        self._plane.watch(fd, sleep)
-        try:
-            return await sleep.wait(limited=True)
-        finally:
-            self._plane.unwatch(fd)
-
-    def _step(self, light: LightTasks, most: int, spare: int, fd: int) -> int:
-        """Move bytes, then let light tasks go on; return how the step ended."""
-        light.attended = True
-        try:
-            found: int = self._plane.step(most, spare, fd)
-        finally:
-            light.attended = False
-        self._plane.attended = found != 0
-        light.step_ready()
-        return found
-
-    async def run(self, light: LightTasks) -> None:
-        """Move bytes until cancelled.  light: tasks that go on between two steps."""
+    async def run(self) -> None:
+        """Move bytes until cancelled."""
         with closing(self._plane), self._workers(), self._idle.watched():
             while True:
                 await trio.lowlevel.wait_readable(self._plane.fd)
                 spare, most, fd = self._idle.spare(), STEP, self._idle.fd
-                while found := self._step(light, most, spare, fd):
+                while found := self._plane.step(most, spare, fd):
                     spare, most, fd = self._idle.spare(), STEP, self._idle.fd
                     if found == LOOP or not spare:
                         left = time.thread_time_ns()  # other programs have their time beside it

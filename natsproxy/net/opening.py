@@ -22,7 +22,6 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.config.tls import HandshakeFirst
 from natsproxy.net import proxy_protocol
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
-from natsproxy.net.light_tasks import in_trio
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.session.values import Identity, SessionSettings
@@ -94,11 +93,9 @@ class Opening:
         """
         facts = ClientFacts(leg.peer, leg.local)
         if proxy_protocol.expected(listener, facts.peer):
-            facts = await in_trio(self._with_header, leg, facts)
+            facts = await self._with_header(leg, facts)
         with self._counted(facts.peer):  # not before: the load balancer's own address is not the client's
-            if listener.tls or listener.websocket:
-                return await in_trio(self._with_layers, leg, listener, facts)
-            return leg, facts
+            return await self._with_layers(leg, listener, facts)
 
     async def _with_layers(
         self, leg: Leg, listener: Listener, facts: ClientFacts

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from natsproxy.net.lazy_nursery import LazyNursery
-from natsproxy.net.leg import AnyLeg, Leg, PlaneLeg
-from natsproxy.net.light_tasks import LightTasks
+from natsproxy.net.leg import AnyLeg, PlaneLeg
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.session.direction import PassedFrames
 from natsproxy.session.session import Session
@@ -60,12 +59,7 @@ class PlaneConnection(PassedFrames, Protocol):
 
 
 class Plane(Protocol):
-    """Moves the bytes of all connections.
-
-    watches: light tasks may wait for a leg here.
-    """
-
-    watches: bool
+    """Moves the bytes of all connections."""
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
         """Take over two legs; the rider gets legs of the plane in their place until it leaves."""
@@ -82,13 +76,6 @@ class Plane(Protocol):
         """Pass no frame before the loop goes on, in no thread either."""
         ...
 
-    async def wait_readable(self, leg: Leg) -> bool:
-        """Wait until there may be something to receive; return False where that takes `LONGEST`.
-
-        The leg is not on the plane, and the caller is a light task.
-        """
-        ...
-
-    async def run(self, light: LightTasks) -> None:
-        """Move bytes until cancelled.  light: tasks that go on between two steps."""
+    async def run(self) -> None:
+        """Move bytes until cancelled."""
         ...

@@ -108,7 +108,7 @@ class Proxy:
         """
         async with trio.open_nursery() as background:
             self._background = background
-            background.start_soon(self._open_plane().run, self.connections.light)
+            background.start_soon(self._open_plane().run)
             background.start_soon(self.connections.watch)
             background.start_soon(self.rules.run)
             listeners = await open_listeners(self.settings.listen, self._sockets)
@@ -122,12 +122,11 @@ class Proxy:
                 task_status.started(self.listen)
                 with self._serving:
                     async with trio.open_nursery() as serving:
-                        serving.start_soon(self.connections.light.run, serving)
                         with self._accepting:
                             async with trio.open_nursery() as accepting:
                                 accepting.start_soon(self.arrivals.run)
                                 for opened, listener in listeners:
-                                    take = partial(self._take, listener)
+                                    take = self._take_into(serving, listener)
                                     shortage = self.connections.shortage
                                     accepting.start_soon(accept, opened, self.arrivals, take, shortage)
                         # Closed before the connections end: a client that comes back is refused at once.
@@ -150,15 +149,18 @@ class Proxy:
             record_room=self.settings.buffers // 4,
             record_most=min(MIB, self.settings.record.frame_max if self.settings.record else MIB),
         )
-        self._recording.plane = self.connections.plane = self.connections.upstreams.plane = plane
+        self._recording.plane = self.connections.plane = plane
         return plane
 
-    def _take(self, listener: Listener, client: socket.socket) -> int:
-        self.accepted += 1
-        self.connections.open += 1
-        leg = Leg(client, keepalive=self.settings.keepalive)
-        self.connections.light.start(self.connections.serve(leg, listener, self.accepted))
-        return self.accepted
+    def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[socket.socket], int]:
+        def take(client: socket.socket) -> int:
+            self.accepted += 1
+            self.connections.open += 1
+            leg = Leg(client, keepalive=self.settings.keepalive)
+            nursery.start_soon(self.connections.serve, leg, listener, self.accepted)
+            return self.accepted
+
+        return take
 
     def _gone(self, peer: str) -> None:
         self.accepted += 1

@@ -1,9 +1,8 @@
 """A relay: one proxied connection, that is one session and two legs.
 
 A plane moves the bytes (`plane.py`) and calls the relay for those that the session is to see.  The relay
-gives them to the session and performs the session's actions.  `run` is a light task (`light_tasks.py`); tasks
-of trio exist only while there is something to wait for, such as a backlog; the deadlines of all sessions have
-one task (`deadlines.py`).
+gives them to the session and performs the session's actions.  Tasks exist only while there is something to
+wait for, such as a backlog; the deadlines of all sessions have one task (`deadlines.py`).
 
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
@@ -26,7 +25,6 @@ from natsproxy.net.deadlines import EARLY, NEVER, Deadlines
 from natsproxy.net.error_boundary import error_boundary
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, arrive, linger
-from natsproxy.net.light_tasks import in_trio
 from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Plane, PlaneConnection
 from natsproxy.net.tcp import TcpInfo
@@ -111,7 +109,7 @@ class Relay:
             assert self.end is not None  # only `_stop` and `failed` stop the tasks
             if self.end.reset:
                 if self.end.flush:
-                    await in_trio(arrive, self.legs)
+                    await arrive(self.legs)
                 for leg in self.legs:
                     leg.reset()
             else:
@@ -167,8 +165,8 @@ class Relay:
                     self._record(action.item)
             if not self.session.unrecorded:
                 return
-            # Shielded: a cancelled connection loses no record either.
-            await in_trio(trio.lowlevel.cancel_shielded_checkpoint)
+            with trio.CancelScope(shield=True):  # a cancelled connection loses no record either
+                await trio.lowlevel.checkpoint()
             timeslice.begin()
 
     # -- control

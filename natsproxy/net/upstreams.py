@@ -27,9 +27,7 @@ from natsproxy.net.dial import LAME, REFUSED, SLOW, Dialer, Dialled, NoServer, R
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
 from natsproxy.net.leg import Leg, LegLost
-from natsproxy.net.light_tasks import in_trio
 from natsproxy.net.opening import ClientFacts
-from natsproxy.net.plane_interface import Plane
 from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
@@ -70,7 +68,7 @@ class ClientLeft(Exception):
 class Upstreams:
     """The servers of a proxy.  clock: in nanoseconds, for events.  seed: of the random order.
 
-    listening: the addresses of our own listeners.  plane: light tasks wait there, if it takes them.
+    listening: the addresses of our own listeners.
     unready: the reason why there was no server at the last attempt, or why each ends connections behind its
     TLS handshake; None after an attempt that had an INFO.
     info: the last INFO.  dials: attempts by their outcome, "connected" or "failed".
@@ -86,13 +84,12 @@ class Upstreams:
         shortage: Shortage,
     ) -> None:
         self.listening: tuple[Address, ...] = ()
-        self.plane: Plane | None = None
         self.unready: str | None = "no server has answered yet"
         self.info = Info()
         self.dials = Counter(connected=0, failed=0)
         self._settings = settings
         self._learned: tuple[Server, ...] = ()
-        self._endpoints: Sequence[Endpoint] = ()  # of the last attempt that had a server
+        self._endpoints: list[Endpoint] = []  # of the last attempt that had a server
         self._held = 0  # clients
         self._found = trio.Event()  # a server, while clients are held
         self._dials: dict[Endpoint, Counter[str]] = {}  # as `dials`, of those that the last look-up had
@@ -107,54 +104,12 @@ class Upstreams:
         leg: of the client, which may leave meanwhile.  held: called when it has to wait for that.
         Raises NoServer, OwnShortage and ClientLeft.
         """
-        order, begun, plane = self._known_order(), None, self.plane
-        if plane is not None and plane.watches and self._is_plain(order):
-            found = await self._dialer.dial_plain(order[0], plane)
-            if isinstance(found, Dialled):
-                if leg.has_left():
-                    found.leg.close()
-                    raise ClientLeft
-                self._has_served(found, order)
-                self._health.unresolved(())
-                return found
-            begun = found
-        try:
-            return await in_trio(self._dial, client, leg, held, order, begun)
-        except BaseException:
-            if begun is not None:
-                begun.close()
-            raise
-
-    def _known_order(self) -> Sequence[Endpoint]:
-        """Return the endpoints in the order of a new connection; none where they must be looked up."""
-        endpoints = self._resolver.known(self._servers())
-        if not endpoints or any(one.leads_to(self.listening) for one in endpoints):
-            return []
-        return self._health.in_order(endpoints)
-
-    def _is_plain(self, order: Sequence[Endpoint]) -> bool:
-        """Tell whether a light task may dial the first endpoint; not where there is none."""
-        if not order or not self._dialer.is_plain(order[0]):
-            return False
-        return len(order) == 1 or order[0] in self._quick
-
-    async def _dial(
-        self,
-        client: ClientFacts,
-        leg: Leg,
-        held: Callable[[], None],
-        order: Sequence[Endpoint],
-        begun: Leg | None,
-    ) -> Dialled:
-        """Do as `dial`.  order, begun: of the first attempt, see `_attempt`."""
         deadline = trio.current_time() + self._settings.upstream_hold / 1e9
         while True:
             if leg.has_left():  # it may have reconnected several times: only one of these is to get a server
                 raise ClientLeft
             try:
-                attempt = self._attempt(client, order, begun)
-                order, begun = (), None  # of the first one only
-                dialled, reasons = await attempt
+                dialled, reasons = await self._attempt(client)
             except OwnShortage:
                 if trio.current_time() >= deadline:
                     raise
@@ -262,24 +217,14 @@ class Upstreams:
                 self._dialer.expiries.get(endpoint),
             )
 
-    async def _attempt(
-        self, client: ClientFacts, order: Sequence[Endpoint], begun: Leg | None
-    ) -> tuple[Dialled | None, list[str]]:
+    async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
         """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
 
-        With reasons, a server that greets is one that tells the client why.
-        order: the endpoints, where they are known.  begun: a leg to the first one, which is slow.
-        Raises OwnShortage.
+        With reasons, a server that greets is one that tells the client why.  Raises OwnShortage.
         """
-        unresolved: list[str] = []
-        if not order:
-            endpoints, unresolved = await self._look_up()
-            order = self._health.in_order(endpoints)
-        race = Race(partial(self._dialer.dial, client=client, begun=begun), self._quick)
-        if begun is not None and len(order) > 1:
-            order = race.put_last(order[0], order[1:])
-            begun.close()
-        dialled = await race.run(order)
+        endpoints, unresolved = await self._look_up()
+        race = Race(partial(self._dialer.dial, client=client), self._quick)
+        dialled = await race.run(self._health.in_order(endpoints))
         for endpoint in (*race.failures, *race.slow):
             self._health.failed(endpoint)
         for endpoint in race.failures:
@@ -293,12 +238,6 @@ class Upstreams:
             reasons = [*unresolved, *race.failures.values()]
             self.unready = "; ".join(reasons)
             return dialled, reasons
-        self._has_served(dialled, order)
-        self._report(order, unresolved, race)
-        return dialled, []
-
-    def _has_served(self, dialled: Dialled, endpoints: Sequence[Endpoint]) -> None:
-        """Note that a server has greeted a client.  endpoints: all that could have been dialled."""
         self._count(dialled.endpoint, "connected")
         self.info = info_of(dialled.greeting) or self.info
         self._found.set()
@@ -310,6 +249,8 @@ class Upstreams:
             dialled.unheard.on_word = partial(self._judged, dialled.endpoint)
             if not self._health.fails(dialled.endpoint):
                 self.unready = None
+        self._report(endpoints, unresolved, race)
+        return dialled, []
 
     def _judged(self, endpoint: Endpoint, refusal: str) -> None:
         """Note that a server serves, or the reason why it ended a connection after its TLS handshake."""
@@ -334,7 +275,7 @@ class Upstreams:
         known = {server.address for server in named}
         return (*named, *(server for server in self._learned if server.address not in known))
 
-    def _report(self, endpoints: Sequence[Endpoint], unresolved: list[str], race: Race) -> None:
+    def _report(self, endpoints: list[Endpoint], unresolved: list[str], race: Race) -> None:
         """Report the servers that could not be used while another one can."""
         health = self._health
         health.unresolved(unresolved)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_network
 from pathlib import Path
@@ -31,7 +31,6 @@ from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event
 from natsproxy.net.leg import Leg
-from natsproxy.net.light_tasks import LightTask
 from natsproxy.net.proxy import Proxy
 from natsproxy.protocol.credentials import Credentials
 from natsproxy.protocol.proxy_header import write
@@ -56,7 +55,7 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 class Steps(trio.abc.Instrument):
-    """Counts the times that tasks of connections, light or not, give way, and calls `then` at the n-th."""
+    """Counts the times that tasks of connections give way, and calls `then` at the n-th."""
 
     def __init__(self, number: int, then: Callable[[], None]) -> None:
         self.seen = 0
@@ -66,33 +65,14 @@ class Steps(trio.abc.Instrument):
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         """Look whose step it was."""
         if _serves(task):
-            self.count()
-
-    def count(self) -> None:
-        """Count a step."""
-        self.seen += 1
-        if self.seen == self._number:
-            self._then()
-
-    @contextmanager
-    def light(self) -> Iterator[None]:
-        """Count the steps of light tasks inside."""
-        step = LightTask.step
-
-        def counted(task: LightTask) -> bool:
-            try:
-                return step(task)
-            finally:
-                self.count()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(LightTask, "step", counted)
-            yield
+            self.seen += 1
+            if self.seen == self._number:
+                self._then()
 
 
 def _serves(task: trio.lowlevel.Task | None) -> bool:
     while task is not None:
-        if task.name.endswith("LightTask._call"):
+        if task.name.endswith("Connections.serve"):
             return True
         task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
     return False
@@ -308,11 +288,10 @@ async def cancelled_at(
             (address,) = await nursery.start(proxy.serve)
             trio.lowlevel.add_instrument(steps)
             try:
-                with steps.light():
-                    await conversation.ask(address.port)
-                    while proxy.accepted > len([event for event in events if isinstance(event, Closed)]):
-                        await wait_all_tasks_blocked()
-                        await trio.sleep(0.001)  # the kernel's turn: a socket's end is on its way
+                await conversation.ask(address.port)
+                while proxy.accepted > len([event for event in events if isinstance(event, Closed)]):
+                    await wait_all_tasks_blocked()
+                    await trio.sleep(0.001)  # the kernel's turn: a socket's end is on its way
             finally:
                 trio.lowlevel.remove_instrument(steps)
             nursery.cancel_scope.cancel()

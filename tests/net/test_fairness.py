@@ -26,7 +26,6 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event, Firing
 from natsproxy.net import recorder
 from natsproxy.net.admission import Admission
-from natsproxy.net.light_tasks import LightTasks
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.timeslice import FIRST_STEP, Timeslice
 from natsproxy.rules.engine.chain import RuleChain
@@ -233,5 +232,5 @@ async def test_after_one_long_step_the_plane_looks_at_the_loop_again() -> None:
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(busy)
-            await plane.run(LightTasks())
+            await plane.run()
     assert looked_at.count(False) == 1

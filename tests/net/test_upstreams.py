@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import pytest
 import trio
@@ -25,7 +24,6 @@ from natsproxy.net.clock import now_ns
 from natsproxy.net.dial import Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg
-from natsproxy.net.light_tasks import LONGEST
 from natsproxy.net.opening import ClientFacts
 from natsproxy.net.proxy import Proxy
 from natsproxy.net.shortage import Shortage
@@ -36,7 +34,6 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.units import MILLISECOND, SECOND
-from natsproxy.wire.scanner import COMPILED
 
 LIMIT = 20.0  # seconds
 GREETED = b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n'
@@ -55,8 +52,8 @@ def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 class FakeServer:
     """A server that the test controls.
 
-    mood: "greets", "slow", "silent", "full", or one of `MOODS`.  info: members of its INFO, beside those that
-    it needs.  accepted: the number of connections.
+    mood: "greets", "silent", "full", or one of `MOODS`.  info: members of its INFO, beside those that it
+    needs.  accepted: the number of connections.
     """
 
     def __init__(self, name: str) -> None:
@@ -106,8 +103,6 @@ class FakeServer:
         try:
             if self.mood == "silent":
                 await trio.sleep_forever()
-            if self.mood == "slow":
-                await trio.sleep(2 * LONGEST + 0.01)
             if self.mood in MOODS:
                 await MOODS[self.mood](stream)
                 return
@@ -155,18 +150,6 @@ MOODS = {
     "speaks HTTP": _answer_http,
 }
 """What a hostile server does with a connection."""
-
-
-def _dialled_in_trio(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the list that gets the ports that are dialled in a task of trio."""
-    ports, dial_it = list[int](), Dialer.dial
-
-    def counted(self: Dialer, endpoint: Endpoint, *args: Any, **kwargs: Any) -> Awaitable[Dialled | None]:
-        ports.append(endpoint.address.port)
-        return dial_it(self, endpoint, *args, **kwargs)
-
-    monkeypatch.setattr(Dialer, "dial", counted)
-    return ports
 
 
 class Stage:
@@ -395,44 +378,6 @@ async def test_a_silent_server_that_is_alone_is_a_time_out(monkeypatch: pytest.M
             ]
 
 
-@pytest.mark.skipif(not COMPILED, reason="light tasks wait for legs on the native plane")
-@pytest.mark.parametrize("mood", ["hangs up in its INFO", "resets", "speaks HTTP", "stopped", "lame"])
-async def test_a_server_that_was_plain_is_dialled_without_a_task(
-    mood: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Until it is not: then it is dialled as any other, and the other one serves."""
-    dialled = _dialled_in_trio(monkeypatch)
-    a, b = FakeServer("a"), FakeServer("b")
-    async with stage(a, b) as on:
-        assert [await on.ask() for _ in range(4)] == ["a"] * 4
-        assert dialled == [a.port]
-        if mood == "stopped":
-            a.stop()
-        elif mood == "lame":
-            a.info["ldm"] = True
-        else:
-            a.mood = mood
-        assert [await on.ask() for _ in range(3)] == ["b"] * 3
-        assert dialled == [a.port, a.port, b.port]
-        assert len(on.notices()) == 1
-
-
-@pytest.mark.skipif(not COMPILED, reason="light tasks wait for legs on the native plane")
-async def test_a_plain_server_that_becomes_slow_keeps_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second one for each client would make it slower; it ends at the time-out where nothing comes."""
-    dialled = _dialled_in_trio(monkeypatch)
-    server = FakeServer("a")
-    async with stage(server, connect_timeout=700 * MILLISECOND) as on:
-        assert [await on.ask() for _ in range(2)] == ["a"] * 2
-        server.mood = "slow"
-        assert await on.ask() == "a"
-        assert server.accepted == 3
-        server.mood = "silent"
-        assert await on.ask() == ""
-        await on.wait_for(Closed, conn=4, cause=close_reasons.UPSTREAM_DOWN)
-        assert dialled == [server.port] * 3
-
-
 async def test_a_client_is_held_until_one_of_the_servers_is_back() -> None:
     a, b = FakeServer("a"), FakeServer("b")
     async with stage(a, b, upstream_hold=60 * SECOND) as on, trio.open_nursery() as nursery:
@@ -480,9 +425,7 @@ async def test_many_held_clients_do_not_dial_without_a_pause(
     ours, theirs = socket.socketpair()
     leg = Leg(ours)
 
-    async def dial(
-        self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts, begun: Leg | None
-    ) -> Dialled:
+    async def dial(self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled:
         dials.append(trio.current_time())
         await trio.sleep(0.001)
         if trio.current_time() < back:
@@ -642,9 +585,7 @@ async def test_a_named_server_has_a_certificate_for_the_name_that_led_to_it(
     trio.socket.set_custom_hostname_resolver(Names(cluster=["10.0.0.1"], other=["10.0.0.2"]))
     dialled: dict[str, Endpoint] = {}
 
-    async def dial(
-        self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts, begun: Leg | None = None
-    ) -> Dialled:
+    async def dial(self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled:
         dialled[str(endpoint.address)] = endpoint
         raise NoServer("no")
 
