@@ -447,6 +447,8 @@ class HeaderEditor:
         if place is not None and (before := self._put.get(place)) != b"":
             if before is None and place not in self._repeated:
                 before = self._block[self._starts[place] : self._ends[place]]
+                if self._closed and not before.endswith(b"\n"):
+                    before += CRLF  # the last line, which an earlier change ended
             self._put[place] = line
             return behind or line != before
         before = self._added.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproxy.protocol import headers
@@ -91,6 +91,7 @@ CHANGES = st.tuples(st.sampled_from([b"A", b"B", b"N", b""]), st.sampled_from([N
 
 
 @given(BLOCKS.map(b"NATS/1.0\r\n".__add__), st.lists(CHANGES, min_size=1), st.integers(1, 4))
+@example(b"NATS/1.0\r\nA: x", [(b"B", b"x"), (b"A", b"x")], 1)
 def test_changes_made_together_equal_those_made_one_by_one(
     block: bytes, changes: list[tuple[bytes, bytes | None]], lines: int
 ) -> None:
