@@ -694,7 +694,7 @@ cdef class Plane:
                     self.make_ready(flow)
                 now = monotonic()
                 if now >= until and (self.called or now >= last):
-                    return MORE
+                    return LOOP if other >= 0 and poll_ns(&fds[1], 1, 0) != 0 else MORE
                 if now >= look:
                     look = now + LOOK
                     if other >= 0 and poll_ns(&fds[1], 1, 0) != 0:

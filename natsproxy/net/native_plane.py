@@ -145,7 +145,7 @@ class NativePlane:
                         await trio.lowlevel.checkpoint()
                         spare, away = self._idle.spare(), time.thread_time_ns() - left
                         if away >= STEP:
-                            most, fd = min(away, LONGEST), -1
+                            spare, most, fd = 0, min(away, LONGEST), -1
 
     @contextmanager
     def _workers(self) -> Iterator[None]:

@@ -257,6 +257,17 @@ def test_a_step_in_which_python_code_ran_ends(rig: Rig) -> None:
     assert relay.told == [(C2S, b"x")]
 
 
+def test_a_step_that_ends_after_its_time_looks_at_the_loop(rig: Rig) -> None:
+    """Else a flood whose every turn is long, and has some Python code in it, would keep the loop waiting."""
+    loop, peer_of_loop = rig.sockets()[::2]
+    relay, peer, _ = rig.connect()
+    rig.run()
+    peer_of_loop.send(b"x")
+    peer.send(b"x")
+    assert rig.plane.step(0, LONG, loop.fileno()) == LOOP
+    assert relay.told == [(C2S, b"x")]
+
+
 def test_bytes_behind_urgent_ones_are_read(rig: Rig) -> None:
     """A read ends before an urgent byte: a short one then does not mean that nothing is left."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
