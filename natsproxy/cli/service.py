@@ -175,6 +175,7 @@ class Service:
                 ],
                 upstream=[str(server) for server in proxy.settings.upstream],
                 seed=proxy.seed,
+                threads=proxy.threads,
                 record=str(proxy.recorder.file) if proxy.recorder is not None else None,
             )
             tune_memory()

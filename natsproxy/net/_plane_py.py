@@ -22,6 +22,8 @@ from natsproxy.wire.ops import C2S, S2C, Direction
 class PythonPlane:
     """Moves bytes by tasks of the connections themselves."""
 
+    threads = 1
+
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 

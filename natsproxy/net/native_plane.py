@@ -108,6 +108,7 @@ class NativePlane:
     ) -> None:
         self._plane = _plane.Plane(ahead_of_monotonic(), record_room, record_most, workers, busy)
         self._plane.recorded = _nothing
+        self.threads = workers or 1
         self._layered = PythonPlane(admission)
         self._idle = IdleLoop()
         admission.on_change = self._admit

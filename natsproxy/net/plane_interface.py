@@ -59,7 +59,12 @@ class PlaneConnection(PassedFrames, Protocol):
 
 
 class Plane(Protocol):
-    """Moves the bytes of all connections."""
+    """Moves the bytes of all connections.
+
+    threads: the number that carry traffic, the loop's own where there is no other.
+    """
+
+    threads: int
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
         """Take over two legs; the rider gets legs of the plane in their place until it leaves."""

@@ -58,7 +58,7 @@ class Proxy:
     listen, schemes: of its listeners, once `serve` has started.  seed: of all randomness.  relays: the
     open connections by their numbers.  accepted: the number of connections so far.  done: set at its end.
     rules: those in force and those that are not now, as a book.  arrivals: its new clients.  connections:
-    serves them; both for their facts.
+    serves them; both for their facts.  threads: the number that carry traffic, once it serves.
     fired: how often rules have acted, or would have in shadow, by their names.
     """
 
@@ -73,6 +73,7 @@ class Proxy:
         self.schemes: tuple[str, ...] = ()
         self.relays: dict[int, Relay] = {}
         self.accepted = 0
+        self.threads = 1
         self.done = trio.Event()
         self._subscribers: list[Callable[[Event], None]] = []
         self.fired: Counter[str] = Counter()
@@ -150,6 +151,7 @@ class Proxy:
             record_most=min(MIB, self.settings.record.frame_max if self.settings.record else MIB),
         )
         self._recording.plane = self.connections.plane = plane
+        self.threads = plane.threads
         return plane
 
     def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[socket.socket], int]:

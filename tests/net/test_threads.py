@@ -155,6 +155,14 @@ def test_threads_need_the_compiled_plane(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("plain")
+@pytest.mark.parametrize(("value", "expected"), [("auto", plane.cores()), ("3", 3), ("1", 1)])
+def test_the_log_says_how_many_there_are(value: str, expected: int) -> None:
+    with ProxyProcess("nats://127.0.0.1:1", "--threads", value) as proxy:
+        line = proxy.wait_for(lambda line: line["event"] == "listening")
+    assert line["threads"] == expected
+
+
+@pytest.mark.usefixtures("plain")
 def test_busy_connections_are_spread_over_the_threads() -> None:
     """Each has half of the bytes that pass, and the control thread next to none."""
     frame = b"MSG a 1 1000\r\n" + b"x" * 1000 + b"\r\n"
