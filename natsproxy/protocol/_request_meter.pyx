@@ -118,7 +118,7 @@ cdef Py_ssize_t _api_template(const unsigned char *s, Py_ssize_t length, int fir
     cdef const Verb *verb = _verb_at(s, length, first, count)
     cdef Py_ssize_t at, stop, used
     cdef int names
-    if verb == NULL or verb.stream < 0:
+    if verb == NULL or verb.stream < 0 or verb.account:
         return 0
     names = first + verb.tokens
     at = _token(s, length, names + verb.stream)
@@ -126,8 +126,6 @@ cdef Py_ssize_t _api_template(const unsigned char *s, Py_ssize_t length, int fir
         return 0
     at = _token(s, length, names)
     stop = token_end(s, at, length)
-    if verb.account and stop > at:
-        return 0
     memcpy(out, s, stop)
     used = stop
     if verb.consumer and names + 1 < count:
