@@ -23,12 +23,12 @@ from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
 from natsproxy.sweep.faults import DEFAULTS, GROUPS
 from natsproxy.sweep.findings import read_accepted
-from natsproxy.sweep.folder import Folder, find_trial
+from natsproxy.sweep.folder import SweepFolder, find_trial
 from natsproxy.sweep.kept_sweep import KeptSweep
 from natsproxy.sweep.programs import Command
 from natsproxy.sweep.sweeping import Sweep, SweepOptions, title
 from natsproxy.sweep.values import Verdict
-from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
+from natsproxy.sweep.worlds import OwnServer, Played, UserServer, World
 
 _WORDS: Final = "natsproxy.sweep.words"
 _ANY_PORT: Final = "127.0.0.1:0"  # the value of --page without one
@@ -276,7 +276,7 @@ def _world(given: dict[str, Any]) -> World:
     if kind == "upstream":
         server = parse_server(given["upstream"], "--upstream")
         ends = legs(given["tls"], listen=Listener(), upstream=server)
-        return Upstream(ends, given["setup"], given["reset"], given["upstream"])
+        return UserServer(ends, given["setup"], given["reset"], given["upstream"])
     path = None if given["server"] == _OWN else Path(given["server"])
     return OwnServer(path, _config(given["server_config"]), given["setup"])
 
@@ -293,7 +293,7 @@ def _reproduce(given: dict[str, Any], world: World, program: Command, options: S
     """Run the trial of a finding again, and print how often it did the same."""
     trial = find_trial(given["out"], given["only"])
     with TemporaryDirectory(prefix="natsproxy-sweep-") as path:
-        one = Sweep(world, program, Folder.begin(Path(path), {}), options)
+        one = Sweep(world, program, SweepFolder.begin(Path(path), {}), options)
 
         async def main() -> None:
             await one.reproduce(trial)

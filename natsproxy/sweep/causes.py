@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from natsproxy.sweep.positions import PARTS
 from natsproxy.sweep.stack_place import stack_place
-from natsproxy.sweep.values import Judgement, Run, Trial, Verdict
+from natsproxy.sweep.values import Judgement, ProgramRun, Trial, Verdict
 
 _LONGEST: Final = 80
 
 
-class Cause(NamedTuple):
+class FailureCause(NamedTuple):
     """The facts that trials have in common which fail for one reason.
 
     fault: without its variant.  what: role or op.  of: what it is about, for people.  place: the innermost
@@ -62,19 +62,19 @@ class Judged:
 
     trial: Trial
     judgement: Judgement
-    run: Run
+    run: ProgramRun
     runs: int = 1
     same: int = 1
     confirmed: bool = False
-    cause: Cause | None = None
+    cause: FailureCause | None = None
     failed: int = 0
 
 
-def cause_of(trial: Trial, judgement: Judgement, run: Run) -> Cause:
+def cause_of(trial: Trial, judgement: Judgement, run: ProgramRun) -> FailureCause:
     """Return the cause of a failure."""
     position = trial.place.position
     place = stack_place(run.stack)
-    return Cause(
+    return FailureCause(
         judgement.verdict,
         trial.fault.partition("-")[0],
         position.what,

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.rules.model.roles import ROLES
 from natsproxy.sweep.positions import name
-from natsproxy.sweep.selection import INBOX, Selection
+from natsproxy.sweep.selection import INBOX, FrameSelection
 from natsproxy.sweep.timers import UNKNOWN, Timers
 from natsproxy.sweep.values import Place, Trial
 
@@ -28,7 +28,7 @@ Variants = list[tuple[str, Tables]]
 """The ending of the fault's name, `""` for none, and the rules."""
 
 
-class Fault(NamedTuple):
+class SweepFault(NamedTuple):
     """A fault, a row of `FAULTS`.
 
     name: unique.  group: the name that selects it with its variants.  text: why it happens in life, a
@@ -106,7 +106,7 @@ def _rule(place: Place, kind: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": f"{kind} at {name(place)}",
         "kind": kind,
-        **Selection(direction, what, subject).table(),
+        **FrameSelection(direction, what, subject).table(),
         "only": {f"{direction} {connection}": [n]},
         **settings,
     }
@@ -134,14 +134,14 @@ def _unavailable(code: int, err_code: int, description: str) -> Callable[[Place,
 
 
 FAULTS: Final = (
-    Fault(
+    SweepFault(
         "cut",
         "cut",
         "a server stops, or a load balancer ends the connection, just before the frame",
         _anywhere,
         _one("close"),
     ),
-    Fault(
+    SweepFault(
         "cut-head",
         "cut",
         "a connection ends inside a control line: TCP knows no frames, and what had arrived stays",
@@ -149,14 +149,14 @@ FAULTS: Final = (
         _one("close", at="head"),
         by_state=True,
     ),
-    Fault(
+    SweepFault(
         "cut-payload",
         "cut",
         "a connection ends inside a payload, the larger the payload the likelier",
         _brings_payload,
         _one("close", at="payload"),
     ),
-    Fault(
+    SweepFault(
         "drop",
         "drop",
         "a message is lost between servers or to a slow consumer: core NATS delivers at most once, and acks "
@@ -164,21 +164,21 @@ FAULTS: Final = (
         _is_message,
         _one("drop"),
     ),
-    Fault(
+    SweepFault(
         "late",
         "late",
         "a network or a server stalls for longer than a time-out of the program, and goes on",
         _anywhere,
         _late,
     ),
-    Fault(
+    SweepFault(
         "duplicate",
         "duplicate",
         "a sender repeats what got no answer in time, or two responders answer the same request",
         _is_repeated,
         _one("duplicate"),
     ),
-    Fault(
+    SweepFault(
         "pause",
         "pause",
         "a host vanishes or a network splits: neither end hears anything, not even the end of the other",
@@ -186,7 +186,7 @@ FAULTS: Final = (
         _one("pause", both=True),
         by_state=True,
     ),
-    Fault(
+    SweepFault(
         "reset",
         "reset",
         "a host crashes or a firewall forgets the connection: both ends get RST, and bytes on their way are "
@@ -195,7 +195,7 @@ FAULTS: Final = (
         _one("reset"),
         by_state=True,
     ),
-    Fault(
+    SweepFault(
         "reset-head",
         "reset",
         "a host crashes while it sends: its peer has a part of a control line, and then an error",
@@ -203,7 +203,7 @@ FAULTS: Final = (
         _one("reset", at="head"),
         by_state=True,
     ),
-    Fault(
+    SweepFault(
         "reset-payload",
         "reset",
         "a host crashes while it sends a payload, the larger the payload the likelier",
@@ -211,63 +211,63 @@ FAULTS: Final = (
         _one("reset", at="payload"),
         by_state=True,
     ),
-    Fault(
+    SweepFault(
         "error-409",
         "error",
         "somebody deletes the consumer, or its inactivity threshold does, while a pull waits",
         _asks("pull"),
         _one("answer", status_code=409, description="Consumer Deleted"),
     ),
-    Fault(
+    SweepFault(
         "error-408",
         "error",
         "a pull finds nothing until it expires",
         _asks("pull"),
         _one("answer", status_code=408, description="Request Timeout"),
     ),
-    Fault(
+    SweepFault(
         "error-503",
         "error",
         "nobody answers: the service, the stream's leader or JetStream itself is being restarted",
         _asks("pull", "api", "PUB", "HPUB"),
         _one("answer", status_code=503),
     ),
-    Fault(
+    SweepFault(
         "error-10008",
         "error",
         "a cluster has no leader for a moment: JetStream answers that it is temporarily unavailable",
         _asks("api"),
         _unavailable(503, 10008, "JetStream system temporarily unavailable"),
     ),
-    Fault(
+    SweepFault(
         "error-10077",
         "error",
         "a stream that discards new messages is full",
         _is_publish,
         _unavailable(503, 10077, "maximum messages exceeded"),
     ),
-    Fault(
+    SweepFault(
         "error-denied",
         "error",
         "an operator takes a permission away while the program runs: a reload, or a new account JWT",
         _at("PUB", "HPUB", "SUB"),
         _denied,
     ),
-    Fault(
+    SweepFault(
         "error-login",
         "error",
         "credentials are rotated, or the authentication service is away",
         _at("CONNECT"),
         _one("error", text="Authorization Violation"),
     ),
-    Fault(
+    SweepFault(
         "error-full",
         "error",
         "a server has no connections left",
         _at("CONNECT"),
         _one("error", text="maximum connections exceeded"),
     ),
-    Fault(
+    SweepFault(
         "overtake",
         "overtake",
         "two publishers, or one before and after a reconnect, are delivered in another order; on one "
@@ -276,7 +276,7 @@ FAULTS: Final = (
         _one("reorder"),
         default=False,
     ),
-    Fault(
+    SweepFault(
         "restart",
         "restart",
         "a server is upgraded or crashes, and comes back with its streams",
@@ -285,7 +285,7 @@ FAULTS: Final = (
         restart="keep",
         by_state=True,
     ),
-    Fault(
+    SweepFault(
         "restart-lose-memory",
         "restart-lose-memory",
         "a server comes back without any stream and consumer: its disk is new, or they were in memory; few "
@@ -301,7 +301,7 @@ GROUPS: Final = tuple(dict.fromkeys(fault.group for fault in FAULTS))
 DEFAULTS: Final = tuple(dict.fromkeys(fault.group for fault in FAULTS if fault.default))
 
 
-def chosen(names: Iterable[str]) -> list[Fault]:
+def chosen(names: Iterable[str]) -> list[SweepFault]:
     """Return the faults that are named, by group or by variant.  Raises ValueError for an unknown name."""
     wanted = list(names)
     known = {*GROUPS, *(fault.name for fault in FAULTS)}
@@ -334,7 +334,7 @@ def trials(
     ]
 
 
-def _trial(place: Place, fault: Fault, ending: str, tables: Tables, after: Trial | None) -> Trial:
+def _trial(place: Place, fault: SweepFault, ending: str, tables: Tables, after: Trial | None) -> Trial:
     full = f"{fault.name}-{ending}" if ending else fault.name
     if after is None:
         return Trial(full, place, tables, fault.restart)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.errors import ConfigError
-from natsproxy.sweep.causes import Cause, Judged, cause_of
+from natsproxy.sweep.causes import FailureCause, Judged, cause_of
 from natsproxy.sweep.sentences import sentence
 from natsproxy.sweep.traffic import traffic
 from natsproxy.sweep.trial_facts import trial_facts
@@ -33,7 +33,7 @@ class Finding:
     """
 
     number: int
-    cause: Cause
+    cause: FailureCause
     least: Judged
     members: tuple[Judged, ...]
     sentence: str
@@ -75,7 +75,7 @@ def group(judged: Iterable[Judged]) -> list[Finding]:
 
     Raises CaptureError where the recording of a failed run cannot be read.
     """
-    by_cause: defaultdict[Cause, list[Judged]] = defaultdict(list)
+    by_cause: defaultdict[FailureCause, list[Judged]] = defaultdict(list)
     for one in judged:
         if one.judgement.verdict.found:
             by_cause[one.cause or cause_of(one.trial, one.judgement, one.run)].append(one)

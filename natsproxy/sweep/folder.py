@@ -34,7 +34,7 @@ from natsproxy.sweep.findings import Finding
 from natsproxy.sweep.report import html_page, junit
 from natsproxy.sweep.report.result import SweepResult
 from natsproxy.sweep.trial_facts import trial_facts, trial_key, trial_of
-from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
+from natsproxy.sweep.values import Judgement, OpenConnection, ProgramRun, Trial, Verdict
 
 STATE: Final = "sweep.jsonl"
 LOCK: Final = "sweep.lock"
@@ -67,7 +67,7 @@ class _Lock:
 
 
 @dataclass(slots=True)
-class Folder:
+class SweepFolder:
     """The folder of one sweep.
 
     path: its place.  done: the trials that an earlier part of this sweep has tried, by `trial_key`.
@@ -82,7 +82,7 @@ class Folder:
     _lock: _Lock | None = None
 
     @classmethod
-    def begin(cls, path: Path, program: Mapping[str, Any], *, resume: bool = False) -> Folder:
+    def begin(cls, path: Path, program: Mapping[str, Any], *, resume: bool = False) -> SweepFolder:
         """Return the folder for a program, made or emptied; with `resume` as an earlier sweep left it.
 
         program: the command and the options that decide what a trial says, JSON values.  Raises ConfigError
@@ -93,7 +93,7 @@ class Folder:
             return cls._resumed(path, program) if resume else cls._anew(path, program)
 
     @classmethod
-    def _anew(cls, path: Path, program: Mapping[str, Any]) -> Folder:
+    def _anew(cls, path: Path, program: Mapping[str, Any]) -> SweepFolder:
         lines: list[dict[str, Any]] = []
         if path.exists() and not _may_be_emptied(path):
             raise ConfigError(f"{path} is not the folder of a sweep: give another one with --out")
@@ -110,7 +110,7 @@ class Folder:
         return cls(path, {}, failed, _lock=lock)
 
     @classmethod
-    def _resumed(cls, path: Path, program: Mapping[str, Any]) -> Folder:
+    def _resumed(cls, path: Path, program: Mapping[str, Any]) -> SweepFolder:
         state = path / STATE
         if not state.is_file():
             raise ConfigError(f"{path} has no sweep to resume")
@@ -135,7 +135,7 @@ class Folder:
         """Return the folder of a run with a fault.  number: from 1 in each part of the sweep."""
         return self.path / RUNS / f"{self._earlier + number:04}"
 
-    def drop(self, run: Run) -> None:
+    def drop(self, run: ProgramRun) -> None:
         """Delete the folder of a run that nobody will look at."""
         if self._owns(run.capture):
             shutil.rmtree(run.capture.parent, ignore_errors=True)
@@ -189,18 +189,18 @@ class Folder:
         cause = cause_of(trial, judgement, run) if judgement.verdict.found else None
         return Judged(trial, judgement, run, facts["runs"], facts["same"], facts["confirmed"], cause)
 
-    def _run_facts(self, run: Run) -> dict[str, Any]:
+    def _run_facts(self, run: ProgramRun) -> dict[str, Any]:
         facts = asdict(run)
         facts["capture"] = os.path.relpath(run.capture, self.path)
         facts["firings"] = [asdict(one) for one in run.firings[:_MOST_FIRINGS]]
         facts["open"] = [one._asdict() for one in run.open]
         return facts
 
-    def _run(self, facts: Mapping[str, Any]) -> Run:
+    def _run(self, facts: Mapping[str, Any]) -> ProgramRun:
         kept = facts.get("run")
         if kept is None:
-            return Run(0, facts["seconds"], facts["seconds"], self.path / RUNS / "none")
-        return Run(
+            return ProgramRun(0, facts["seconds"], facts["seconds"], self.path / RUNS / "none")
+        return ProgramRun(
             **{
                 **kept,
                 "capture": self.path / kept["capture"],

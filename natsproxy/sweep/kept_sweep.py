@@ -19,7 +19,7 @@ from natsproxy.errors import ConfigError, NatsproxyError, first_error
 from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.faults import chosen
 from natsproxy.sweep.findings import Finding, accept, group
-from natsproxy.sweep.folder import PAGE, Folder, FolderError
+from natsproxy.sweep.folder import PAGE, FolderError, SweepFolder
 from natsproxy.sweep.programs import Program
 from natsproxy.sweep.report.result import SweepResult
 from natsproxy.sweep.sweeping import Sweep, SweepOptions
@@ -124,7 +124,7 @@ class KeptSweep:
         self._world, self._program, self._options = world, program, options
         self._out, self._again, self._accepted = out, again, accepted
         self._full = ""
-        self._folder = Folder.begin(out, facts, resume=resume)
+        self._folder = SweepFolder.begin(out, facts, resume=resume)
         self.sweep = Sweep(world, program, self._folder, options)
         self._began = time.monotonic()
 

@@ -25,9 +25,9 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.gate import ordinal
 from natsproxy.rules.model.rule import Rule
-from natsproxy.sweep.selection import Selection, pattern, select
+from natsproxy.sweep.selection import FrameSelection, pattern, select
 from natsproxy.sweep.state import ANSWERS, Consumer, Conversation
-from natsproxy.sweep.traffic import Arrived, Traffic, traffic
+from natsproxy.sweep.traffic import Arrived, RunTraffic, traffic
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import C2S
 
@@ -38,7 +38,7 @@ class _Found(NamedTuple):
     """A frame with its selection, and the state just before it.  of, acked: see `Place`."""
 
     one: Arrived
-    selection: Selection
+    selection: FrameSelection
     state: str
     of: str
     acked: bool
@@ -49,12 +49,12 @@ def places(capture: Path) -> list[Place]:
     return places_of(traffic(capture))
 
 
-def places_of(run: Traffic) -> list[Place]:
+def places_of(run: RunTraffic) -> list[Place]:
     """Return the places of a run."""
     found, by_clock = _conversations(run)
     numbers = _counted([one for one, *_ in found], [selection for _, selection, *_ in found])
     kinds = Counter((one.key, selection, of) for one, selection, _, of, _ in found)
-    seen: Counter[tuple[str, Selection, str]] = Counter()
+    seen: Counter[tuple[str, FrameSelection, str]] = Counter()
     made: list[Place] = []
     for at, ((one, selection, state, of, acked), n) in enumerate(zip(found, numbers, strict=True)):
         kind = one.key, selection, of
@@ -89,7 +89,7 @@ def conversation_of(state: str) -> str:
 # -- the conversations
 
 
-def _conversations(run: Traffic) -> tuple[list[_Found], set[int]]:
+def _conversations(run: RunTraffic) -> tuple[list[_Found], set[int]]:
     """Return the frames with their states, and the places of those that a clock decides."""
     published, acked = _habits(run.frames)
     again = _later(run)
@@ -133,7 +133,7 @@ def _habits(frames: list[Arrived]) -> tuple[set[str], set[Consumer]]:
     return published, acked
 
 
-def _later(run: Traffic) -> set[ConnectionId]:
+def _later(run: RunTraffic) -> set[ConnectionId]:
     """Return the connections that began after an earlier one of their client had ended."""
     names = {one.conn: client_of(one.key) for one in run.frames}
     later: set[ConnectionId] = set()
@@ -150,7 +150,7 @@ def client_of(key: str) -> str:
     return "#" if key.startswith("#") else key.rpartition("/")[0]
 
 
-def _of(one: Arrived, selection: Selection, request: bytes, generated: Collection[bytes]) -> str:
+def _of(one: Arrived, selection: FrameSelection, request: bytes, generated: Collection[bytes]) -> str:
     """Return what a frame is about, in words for people."""
     frame = one.frame
     ack = frame.subject if parse_ack(frame.subject) else frame.reply if parse_ack(frame.reply) else b""
@@ -175,7 +175,7 @@ def _text(raw: bytes) -> str:
 # -- the count, by the engine
 
 
-def _counted(frames: list[Arrived], selections: list[Selection]) -> list[int]:
+def _counted(frames: list[Arrived], selections: list[FrameSelection]) -> list[int]:
     """Return the number of each frame among those of its connection that its selection admits."""
     order = list(dict.fromkeys(selections))
     tables = [

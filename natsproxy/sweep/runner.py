@@ -26,7 +26,7 @@ from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from natsproxy.sweep.open_connections import open_connections
 from natsproxy.sweep.programs import Program, Started
-from natsproxy.sweep.values import Run, Trial
+from natsproxy.sweep.values import ProgramRun, Trial
 from natsproxy.sweep.worlds import RunServer, World
 from natsproxy.units import in_seconds
 
@@ -52,7 +52,7 @@ async def run_once(
     check: str = "",
     check_limit: float = LIMIT,
     seed: int = 1,
-) -> Run:
+) -> ProgramRun:
     """Run a program once, before a server that `world` gives it; everything has ended when this returns.
 
     trial: its rules are in force from the start; None for a baseline.  folder: gets the recording
@@ -66,7 +66,7 @@ async def run_once(
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - at once
     (folder / CAPTURE).unlink(missing_ok=True)
     one = _OneRun(
-        program, folder, Run(None, 0.0, limit, folder / CAPTURE), trial, RuleChain(rules, seed=seed)
+        program, folder, ProgramRun(None, 0.0, limit, folder / CAPTURE), trial, RuleChain(rules, seed=seed)
     )
     try:
         async with world.server() as server:
@@ -86,7 +86,7 @@ class _OneRun:
     """A run while it goes on."""
 
     def __init__(
-        self, program: Program, folder: Path, result: Run, trial: Trial | None, chain: RuleChain
+        self, program: Program, folder: Path, result: ProgramRun, trial: Trial | None, chain: RuleChain
     ) -> None:
         self._program = program
         self._name = program.name

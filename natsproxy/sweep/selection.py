@@ -40,7 +40,7 @@ _BEST_FIRST: Final = (
 _ROLES: Final = tuple(ROLES[name] for name in _BEST_FIRST)
 
 
-class Selection(NamedTuple):
+class FrameSelection(NamedTuple):
     """The frames that a selector selects on a connection; the fields are those of `Position`."""
 
     direction: str
@@ -76,7 +76,7 @@ def pattern(subject: bytes, generated: Collection[bytes] = ()) -> str:
 
 def select(
     direction: Direction, frame: Frame, asked: Mapping[bytes, bytes], generated: Collection[bytes] = ()
-) -> Selection:
+) -> FrameSelection:
     """Return the best selection of a frame.
 
     asked: the subjects of the requests of the connection so far, by their reply subjects.  generated: see
@@ -86,9 +86,9 @@ def select(
     for role in _ROLES:
         if role.direction == direction and role.ops >> frame.op & 1 and _has(role, frame, request):
             about = request if role.requests else frame.subject
-            return Selection(direction.label, role.name, pattern(about, generated))
+            return FrameSelection(direction.label, role.name, pattern(about, generated))
     shown = pattern(frame.subject, generated) if frame.subject else ""
-    return Selection(direction.label, frame.op.label, shown)
+    return FrameSelection(direction.label, frame.op.label, shown)
 
 
 def _has(role: Role, frame: Frame, request: bytes) -> bool:

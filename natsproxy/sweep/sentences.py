@@ -8,9 +8,9 @@ from typing import Final
 
 from natsproxy.printable import printable
 from natsproxy.rules.model.gate import ordinal
-from natsproxy.sweep.traffic import Traffic
+from natsproxy.sweep.traffic import RunTraffic
 from natsproxy.sweep.troubles import answers, is_request
-from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
+from natsproxy.sweep.values import Judgement, Place, ProgramRun, Trial, Verdict
 from natsproxy.units import in_seconds
 from natsproxy.wire.ops import KEEP_ALIVES
 
@@ -41,7 +41,7 @@ _WHAT: Final = {
 }
 
 
-def sentence(trial: Trial, judgement: Judgement, run: Run, found: Traffic) -> str:
+def sentence(trial: Trial, judgement: Judgement, run: ProgramRun, found: RunTraffic) -> str:
     """Return what happens, in a sentence.  found: the traffic of the run."""
     happens = _ENDS[judgement.verdict](judgement, run, found)
     return printable(f"After {fault_words(trial)}, {happens}.")
@@ -79,18 +79,18 @@ def place_words(place: Place) -> str:
 # -- the end of a run
 
 
-def _wrong(judgement: Judgement, run: Run, found: Traffic) -> str:
+def _wrong(judgement: Judgement, run: ProgramRun, found: RunTraffic) -> str:
     reasons = "; ".join(judgement.reasons)
     return f"the program ends as if all were well (exit code {run.code}), but not as in clean runs: {reasons}"
 
 
-def _stuck(judgement: Judgement, run: Run, found: Traffic) -> str:
+def _stuck(judgement: Judgement, run: ProgramRun, found: RunTraffic) -> str:
     connected = "stays connected" if run.open else "has no connection"
     does = ", ".join([connected, _afterwards(run, found), *_deaf(run)])
     return f"the program {does}, and does not end in {in_seconds(run.limit)}"
 
 
-def _deaf(run: Run) -> Iterator[str]:
+def _deaf(run: ProgramRun) -> Iterator[str]:
     """Yield what a client that is connected and takes nothing fails to do."""
     if any(one.alive is False for one in run.open):
         yield "answers no PING"
@@ -98,7 +98,7 @@ def _deaf(run: Run) -> Iterator[str]:
         yield f"leaves {_count(unread, 'byte')} unread"
 
 
-def _afterwards(run: Run, found: Traffic) -> str:
+def _afterwards(run: ProgramRun, found: RunTraffic) -> str:
     """Return what clients get and send after the fault."""
     at = min((one.t for one in run.firings if one.acted), default=0)
     got = Counter("heartbeat" if one.status == b"100" else "message" for one in found.got if one.t > at)

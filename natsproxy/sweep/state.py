@@ -17,7 +17,7 @@ from typing import Final
 from natsproxy.protocol.headers import parse as parse_headers
 from natsproxy.protocol.jetstream import parse_ack, pull_request
 from natsproxy.protocol.subjects import matches
-from natsproxy.sweep.selection import INBOX, Selection, pattern
+from natsproxy.sweep.selection import INBOX, FrameSelection, pattern
 from natsproxy.sweep.traffic import Arrived
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, KEEP_ALIVES, MESSAGE_OPS, Op
@@ -87,7 +87,7 @@ class Conversation:
     _pings: deque[bool] = field(default_factory=deque)
     _spoke: int = 0
 
-    def words(self, one: Arrived, selection: Selection) -> str:
+    def words(self, one: Arrived, selection: FrameSelection) -> str:
         """Return the state just before a frame, which has this selection."""
         frame = one.frame
         self._expire(one.t)
@@ -106,7 +106,7 @@ class Conversation:
         ]
         return ", ".join(word for word, there in words if there)
 
-    def take(self, place: int, one: Arrived, selection: Selection) -> None:
+    def take(self, place: int, one: Arrived, selection: FrameSelection) -> None:
         """Go on behind a frame, which has this selection."""
         frame, sent = one.frame, one.direction == C2S
         if selection.what in _TIMED:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.protocol.jetstream import publish_ack
 from natsproxy.sweep.published import Pairs
-from natsproxy.sweep.traffic import Arrived, Traffic, group
+from natsproxy.sweep.traffic import Arrived, RunTraffic, group
 from natsproxy.wire.ops import S2C
 
 _LAST_COUNTS: Final = (b"$KV.", b"$O.")
@@ -26,7 +26,7 @@ class Stored(NamedTuple):
     seq: int
 
 
-def stored(run: Traffic) -> dict[int, Stored]:
+def stored(run: RunTraffic) -> dict[int, Stored]:
     """Return where the publishes of a run are, by their number among `run.published`, if that is known."""
     asked = Counter(one.frame.reply for one in run.published)
     answers = [*(one.frame for one in run.got), *(one.frame for one in run.touched if one.direction == S2C)]
@@ -49,7 +49,7 @@ def usual_copies(runs: Sequence[Sequence[Arrived]]) -> dict[str, int]:
     return found
 
 
-def stored_twice(run: Traffic, usual: Mapping[str, int], by_clock: Collection[bytes]) -> Iterator[Arrived]:
+def stored_twice(run: RunTraffic, usual: Mapping[str, int], by_clock: Collection[bytes]) -> Iterator[Arrived]:
     """Yield the publishes that a stream holds once more than `usual`.
 
     by_clock: subjects on which equal messages come at any number.
@@ -68,7 +68,7 @@ def stored_twice(run: Traffic, usual: Mapping[str, int], by_clock: Collection[by
             yield one
 
 
-def stored_out_of_order(run: Traffic, ours: Sequence[Arrived], pairs: Pairs) -> Iterator[Arrived]:
+def stored_out_of_order(run: RunTraffic, ours: Sequence[Arrived], pairs: Pairs) -> Iterator[Arrived]:
     """Yield the publishes that a stream holds behind those which a connection of a clean run sent later."""
     publishes = run.published
     latest: dict[tuple[str, bytes, object], int] = {}

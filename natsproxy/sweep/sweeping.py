@@ -27,14 +27,14 @@ from natsproxy.converters import duration
 from natsproxy.errors import ConfigError
 from natsproxy.processes.user_command import LIMIT
 from natsproxy.sweep import faults, plan
-from natsproxy.sweep.causes import Cause, Judged, cause_of
-from natsproxy.sweep.folder import Folder
+from natsproxy.sweep.causes import FailureCause, Judged, cause_of
+from natsproxy.sweep.folder import SweepFolder
 from natsproxy.sweep.positions import common, name, places_of
 from natsproxy.sweep.programs import Program
 from natsproxy.sweep.runner import run_once
 from natsproxy.sweep.timers import UNKNOWN, timers
-from natsproxy.sweep.traffic import Names, common_names, traffic
-from natsproxy.sweep.values import Judgement, Place, Run, Trial, Verdict
+from natsproxy.sweep.traffic import RunNames, common_names, traffic
+from natsproxy.sweep.values import Judgement, Place, ProgramRun, Trial, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from natsproxy.sweep.worlds import OwnServer, World
 from natsproxy.units import in_seconds
@@ -77,7 +77,7 @@ class SweepOptions:
     seed: int = 1
 
 
-class Turns:
+class RunTurns:
     """Turns of runs on the processors.
 
     turns: runs at once.  waiting: runs beside each of them that may go on without their turn.  most: all.
@@ -118,7 +118,7 @@ class _Group:
     cause: deaf becomes hung where a trial is one as well as the other: hung says less.
     """
 
-    def __init__(self, cause: Cause) -> None:
+    def __init__(self, cause: FailureCause) -> None:
         self.cause = cause
         self.members: list[Judged] = []
         self.lock = trio.Lock()
@@ -142,7 +142,7 @@ class Sweep:
     until it is known whether they are findings.
     """
 
-    def __init__(self, world: World, program: Program, folder: Folder, options: SweepOptions) -> None:
+    def __init__(self, world: World, program: Program, folder: SweepFolder, options: SweepOptions) -> None:
         self.options = options
         self.baseline: Baseline | None = None
         self.timers = UNKNOWN
@@ -153,15 +153,15 @@ class Sweep:
         self.judged: list[Judged] = []
         self.running: Counter[str] = Counter()
         self.repeated: list[Judged] = []
-        self._names = Names(frozenset(), frozenset())
+        self._names = RunNames(frozenset(), frozenset())
         self._world, self._program, self._folder = world, program, folder
-        self._turns = Turns(options.jobs, _WAITING) if world.parallel else Turns(1, 0)
+        self._turns = RunTurns(options.jobs, _WAITING) if world.parallel else RunTurns(1, 0)
         self._lend_after = math.inf
         self._deadline: float | None = None
         self._numbers = count(1)
         self._writing = trio.CapacityLimiter(1)
         self._queue: deque[Trial] = deque()
-        self._groups: dict[Cause, _Group] = {}
+        self._groups: dict[FailureCause, _Group] = {}
 
     def seconds_left(self) -> float | None:
         """Return the time in which further trials begin; None for no limit."""
@@ -254,7 +254,7 @@ class Sweep:
             "(--faults pause tries it)"
         )
 
-    async def _clean_run(self, number: int) -> Run:
+    async def _clean_run(self, number: int) -> ProgramRun:
         folder = self._folder.baseline(number)
         run = await self._once(f"without a fault, {number}", folder, self.options.limit)
         problem = run.problem or self._failure(run, number)
@@ -262,7 +262,7 @@ class Sweep:
             raise ConfigError(problem)
         return run
 
-    def _failure(self, run: Run, number: int) -> str:
+    def _failure(self, run: ProgramRun, number: int) -> str:
         """Return why a clean run is no baseline; "" where it is one.  number: of the run, from 1."""
         name = self._program.name
         fault = "any fault" if number == 1 else f"any fault, in clean run {number} and not in the first"
@@ -310,14 +310,14 @@ class Sweep:
         found = places_of(traffic(one.run.capture).known_by(self._names))
         return self._chosen(plan.recovery(found, self.places), after=one.trial)
 
-    async def _judged(self, trial: Trial) -> tuple[Run, Judgement]:
+    async def _judged(self, trial: Trial) -> tuple[ProgramRun, Judgement]:
         """Run a trial once, and judge it."""
         assert self.baseline is not None, "the clean runs come first"
         folder = self._folder.run(next(self._numbers))
         run = await self._once(title(trial), folder, self.patience(trial), trial)
         return run, await trio.to_thread.run_sync(judge, self.baseline, run, trial)
 
-    async def _once(self, shown: str, folder: Path, limit: float, trial: Trial | None = None) -> Run:
+    async def _once(self, shown: str, folder: Path, limit: float, trial: Trial | None = None) -> ProgramRun:
         self.running[shown] += 1
         try:
             return await run_once(
@@ -388,7 +388,7 @@ def _delay(trial: Trial) -> float:
     return sum(duration(delay) for delay in delays) / 1e9
 
 
-def _common(captures: list[Path]) -> tuple[list[Place], list[str], Names]:
+def _common(captures: list[Path]) -> tuple[list[Place], list[str], RunNames]:
     """Return the places that all runs have, what differs, and the names that all runs have."""
     runs = [traffic(one) for one in captures]
     names = common_names(runs)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.protocol.jetstream import members, number, parse_api, pull_request
-from natsproxy.sweep.traffic import Arrived, Traffic, traffic
+from natsproxy.sweep.traffic import Arrived, RunTraffic, traffic
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, KEEP_ALIVES, S2C, Op
 
@@ -135,7 +135,7 @@ def timers(captures: Iterable[Path]) -> Timers:
     return found
 
 
-def timers_of(run: Traffic) -> Timers:
+def timers_of(run: RunTraffic) -> Timers:
     """Return the timers of a program, by one run."""
     found = UNKNOWN
     calls: dict[tuple[ConnectionId, bytes], bytes] = {}

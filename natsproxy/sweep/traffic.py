@@ -92,7 +92,7 @@ class Touched(NamedTuple):
     frame: Frame
 
 
-class Names(NamedTuple):
+class RunNames(NamedTuple):
     """The names in a run, or in several.
 
     clients: of connections.  jetstream: of streams and consumers.
@@ -103,7 +103,7 @@ class Names(NamedTuple):
 
 
 @dataclass
-class Traffic:
+class RunTraffic:
     """A recorded run.
 
     arrived: the frames by the time of their arrival.  opened, closed: when connections did.  got: by the time
@@ -146,7 +146,7 @@ class Traffic:
         """The names of the consumers that were made without being durable."""
         return frozenset(_ephemeral(self.arrived))
 
-    def known_by(self, names: Names) -> Traffic:
+    def known_by(self, names: RunNames) -> RunTraffic:
         """Return the same run, where what has another name than these is known by its template."""
         arrived = [
             one if one.key.rpartition("/")[0] in names.clients else one._replace(key=one.alike)
@@ -155,11 +155,11 @@ class Traffic:
         return replace(self, arrived=arrived, generated=self.jetstream - names.jetstream)
 
 
-def common_names(runs: Sequence[Traffic]) -> Names:
+def common_names(runs: Sequence[RunTraffic]) -> RunNames:
     """Return the names that all runs have; of one run, those that are not new in each run by their nature."""
     clients = frozenset.intersection(*(run.clients for run in runs))
     jetstream = frozenset.intersection(*(run.jetstream for run in runs))
-    return Names(clients, jetstream - runs[0].ephemeral if len(runs) == 1 else jetstream)
+    return RunNames(clients, jetstream - runs[0].ephemeral if len(runs) == 1 else jetstream)
 
 
 def _jetstream_names(one: Arrived) -> tuple[bytes, bytes]:
@@ -210,9 +210,9 @@ def is_delivery(frame: Frame) -> bool:
     return frame.op in MESSAGE_OPS and frame.reply.startswith(ACK_PREFIX)
 
 
-def traffic(capture: Path) -> Traffic:
+def traffic(capture: Path) -> RunTraffic:
     """Read a capture.  Raises CaptureError."""
-    found, reading = Traffic([]), _Reading()
+    found, reading = RunTraffic([]), _Reading()
     ordinals: dict[ConnectionId, int] = {}
     clocks: dict[int, int] = {}  # of the runs of a proxy: Unix ns at their zero
     first: int | None = None
@@ -254,7 +254,7 @@ class _Reading:
     def __init__(self) -> None:
         self.withheld: dict[_Ordinal, Touched] = {}
 
-    def note(self, found: Traffic, one: CapturedFrame) -> None:
+    def note(self, found: RunTraffic, one: CapturedFrame) -> None:
         """Take a frame into the traffic."""
         frame = one.head
         if frame is None:
@@ -265,7 +265,7 @@ class _Reading:
         if one.direction == S2C and frame.op in MESSAGE_OPS and _is_through(one):
             found.got.append(Got(one.t + one.delay, one.conn, frame, copy))
 
-    def _came(self, found: Traffic, one: CapturedFrame, ordinal: int, frame: Frame) -> None:
+    def _came(self, found: RunTraffic, one: CapturedFrame, ordinal: int, frame: Frame) -> None:
         cut, whole = bool(one.flags & Flags.CUT), one.frame is not None
         arrived = Arrived(one.conn, "", one.direction, one.t, ordinal, frame, whole=whole, cut=cut)
         found.arrived.append(arrived)

@@ -26,7 +26,7 @@ from natsproxy.events import Firing
 from natsproxy.protocol import headers
 from natsproxy.protocol.jetstream import ACK_PREFIX, AckKind, ack_kind, api_error, parse_ack, publish_ack
 from natsproxy.replay.diff.compared_frame import group_of
-from natsproxy.sweep.traffic import Arrived, Got, Touched, Traffic, group, is_delivery
+from natsproxy.sweep.traffic import Arrived, Got, RunTraffic, Touched, group, is_delivery
 from natsproxy.wire.awaited import PULL
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, Op
@@ -47,7 +47,7 @@ def _is_next(frame: Frame) -> bool:
     return frame.subject.startswith(ACK_PREFIX) and ack_kind(frame.body) is AckKind.NEXT
 
 
-def answers(run: Traffic) -> dict[bytes, Got]:
+def answers(run: RunTraffic) -> dict[bytes, Got]:
     """Return the first answer to each request, by its reply subject."""
     asked = {one.frame.reply for one in run.sent if is_request(one.frame)}
     found: dict[bytes, Got] = {}
@@ -57,14 +57,14 @@ def answers(run: Traffic) -> dict[bytes, Got]:
     return found
 
 
-def slowest_answer(run: Traffic) -> int:
+def slowest_answer(run: RunTraffic) -> int:
     """Return the longest time from a request to its answer, in ns; 0 without requests."""
     found = answers(run)
     asked = [one for one in run.sent if is_request(one.frame) and one.frame.reply in found]
     return max((found[one.frame.reply].t - one.t for one in asked), default=0)
 
 
-def stored(run: Traffic) -> set[str]:
+def stored(run: RunTraffic) -> set[str]:
     """Return the rows of the publishes that JetStream acknowledged."""
     found = answers(run)
     return {
@@ -79,7 +79,7 @@ def _is_stored(frame: Frame) -> bool:
     return ack is not None and ack.error is None
 
 
-def acked(run: Traffic) -> dict[bytes, set[int]]:
+def acked(run: RunTraffic) -> dict[bytes, set[int]]:
     """Return the sequences of the messages with which a program was done, by stream."""
     found: dict[bytes, set[int]] = {}
     for one in run.sent:
@@ -89,7 +89,7 @@ def acked(run: Traffic) -> dict[bytes, set[int]]:
     return found
 
 
-def inputs(run: Traffic) -> list[tuple[Key, Got]]:
+def inputs(run: RunTraffic) -> list[tuple[Key, Got]]:
     """Return the messages that clients got, other than statuses, each with what it has in every run."""
     return [(_key(one.frame), one) for one in run.got if not one.status]
 
@@ -109,7 +109,12 @@ class Troubles:
     """
 
     def __init__(
-        self, run: Traffic, baseline: Traffic, firings: Collection[Firing], stored: set[str], patience: int
+        self,
+        run: RunTraffic,
+        baseline: RunTraffic,
+        firings: Collection[Firing],
+        stored: set[str],
+        patience: int,
     ) -> None:
         self.at = min((one.t for one in firings), default=0)
         self._run = run

@@ -84,7 +84,7 @@ class OpenConnection(NamedTuple):
 
 
 @dataclass(slots=True)
-class Run:
+class ProgramRun:
     """One run of the program.
 
     code: its exit code, 128 and the number of the signal that ended it; None where it did not end in time.

@@ -43,9 +43,9 @@ from natsproxy.protocol.meaning import shown
 from natsproxy.sweep import published, troubles
 from natsproxy.sweep.published import Comparable, Pairs
 from natsproxy.sweep.stored import stored_out_of_order, stored_twice, usual_copies
-from natsproxy.sweep.traffic import Arrived, Traffic, group, traffic
+from natsproxy.sweep.traffic import Arrived, RunTraffic, group, traffic
 from natsproxy.sweep.troubles import Troubles
-from natsproxy.sweep.values import Judgement, OpenConnection, Run, Trial, Verdict
+from natsproxy.sweep.values import Judgement, OpenConnection, ProgramRun, Trial, Verdict
 from natsproxy.units import MILLISECOND, in_seconds
 
 TWICE: Final = "stored twice"
@@ -77,9 +77,9 @@ class Baseline:
     took.  differs: a sentence for each thing in which the runs differ, and which is not compared.
     """
 
-    runs: list[Run]
+    runs: list[ProgramRun]
     codes: set[int | None]
-    first: Traffic
+    first: RunTraffic
     published: list[Arrived]
     comparable: Comparable
     check_code: int | None
@@ -94,7 +94,7 @@ class Baseline:
     differs: list[str]
 
     @classmethod
-    def of(cls, runs: Sequence[Run]) -> Baseline:
+    def of(cls, runs: Sequence[ProgramRun]) -> Baseline:
         """Return the baseline of one or more clean runs.  Raises CaptureError where one cannot be read."""
         histories = [traffic(run.capture) for run in runs]
         publishes = [one.published for one in histories]
@@ -119,7 +119,7 @@ class Baseline:
         )
 
 
-def _differences(runs: Sequence[Run]) -> Iterator[str]:
+def _differences(runs: Sequence[ProgramRun]) -> Iterator[str]:
     """Yield what differs between clean runs, other than their publishes."""
     codes = {run.code for run in runs}
     if len(codes) > 1:
@@ -140,7 +140,7 @@ def _unordered(publishes: Sequence[list[Arrived]], comparable: Comparable) -> It
             yield group(other[number])
 
 
-def judge(baseline: Baseline, run: Run, trial: Trial) -> Judgement:
+def judge(baseline: Baseline, run: ProgramRun, trial: Trial) -> Judgement:
     """Return the verdict on a run with a fault.  Raises CaptureError where its recording cannot be read."""
     if run.problem:
         return Judgement(Verdict.NOT_REACHED, (run.problem,))
@@ -162,14 +162,14 @@ _DID: Final = {
 }
 
 
-def fired(run: Run, trial: Trial) -> list[Firing]:
+def fired(run: ProgramRun, trial: Trial) -> list[Firing]:
     """Return the firings that put a trial's fault in place; none where its place did not come."""
     acted = [one for one in run.firings if one.acted]
     named = trial.rules[0].get("name") if trial.rules else None
     return acted if named is None or any(one.rule == named for one in acted) else []
 
 
-def _judged(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
+def _judged(baseline: Baseline, run: ProgramRun, firings: list[Firing]) -> Judgement:
     if run.code not in baseline.codes:
         if run.code is not None:
             return Judgement(Verdict.FAILED_LOUDLY, (_ended(run.code),))
@@ -187,7 +187,7 @@ def _ended(code: int) -> str:
     return f"it ended with exit code {code}"
 
 
-def _checked(baseline: Baseline, run: Run) -> str:
+def _checked(baseline: Baseline, run: ProgramRun) -> str:
     if baseline.check_code is None or run.check_code is None:
         return ""
     if run.check_code != baseline.check_code:
@@ -200,7 +200,7 @@ def _checked(baseline: Baseline, run: Run) -> str:
 # -- it did not end
 
 
-def _stuck(baseline: Baseline, run: Run, firings: list[Firing]) -> Judgement:
+def _stuck(baseline: Baseline, run: ProgramRun, firings: list[Firing]) -> Judgement:
     found = traffic(run.capture)
     deaf = [why for one in run.open if one.subscriptions for why in _deaf(one)]
     unacked = _unacked(baseline, found, min((one.t for one in firings), default=0))
@@ -223,7 +223,7 @@ def _deaf(one: OpenConnection) -> Iterator[str]:
         yield f"{live}, and has left {one.unread} bytes unread"
 
 
-def _unacked(baseline: Baseline, found: Traffic, at: int) -> int:
+def _unacked(baseline: Baseline, found: RunTraffic, at: int) -> int:
     """Return the number of messages behind the last ack of a stream that the baseline acks."""
     last: dict[bytes, int] = defaultdict(int)
     for sent in found.sent:
@@ -242,7 +242,7 @@ def _unacked(baseline: Baseline, found: Traffic, at: int) -> int:
 
 
 def _compared(
-    baseline: Baseline, found: Traffic, firings: list[Firing]
+    baseline: Baseline, found: RunTraffic, firings: list[Firing]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return in which way the publishes are wrong, and the remarks on them."""
     ours, theirs = baseline.published, found.published
@@ -263,7 +263,7 @@ def _compared(
     return tuple(filter(None, wrong)), tuple(filter(None, remarks))
 
 
-def _lost(baseline: Baseline, found: Traffic, pairs: Pairs, seen: Troubles) -> tuple[list[int], list[int]]:
+def _lost(baseline: Baseline, found: RunTraffic, pairs: Pairs, seen: Troubles) -> tuple[list[int], list[int]]:
     """Return the baseline's publishes that are lost, and those that are missing without a promise."""
     ours, theirs = baseline.published, found.published
     missing = [
@@ -293,7 +293,7 @@ def _torn(baseline: Baseline, theirs: list[Arrived]) -> Iterator[Arrived]:
         yield from (one for one in theirs if _INFO in one.frame.body)
 
 
-def _undone(baseline: Baseline, found: Traffic) -> Counter[str]:
+def _undone(baseline: Baseline, found: RunTraffic) -> Counter[str]:
     """Return the number of messages by row that may still be made of what is not acknowledged."""
     done = troubles.acked(found)
     open_ = sum(max(0, count - len(done.get(stream, ()))) for stream, count in baseline.acked.items())
@@ -341,13 +341,13 @@ def _is_dropped_copy(first: Arrived, again: Arrived) -> bool:
     return ids[0] is not None and ids[0] == ids[1]
 
 
-def _stored_twice(baseline: Baseline, found: Traffic, seen: Troubles) -> Iterator[Arrived]:
+def _stored_twice(baseline: Baseline, found: RunTraffic, seen: Troubles) -> Iterator[Arrived]:
     copies = stored_twice(found, baseline.copies, baseline.by_clock)
     return (one for one in copies if one.t >= seen.at)
 
 
 def _stored_out_of_order(
-    baseline: Baseline, found: Traffic, pairs: Pairs, seen: Troubles
+    baseline: Baseline, found: RunTraffic, pairs: Pairs, seen: Troubles
 ) -> Iterator[Arrived]:
     for one in stored_out_of_order(found, baseline.published, pairs):
         if _has_order(baseline, one) and one.t >= seen.at and seen.inputs_in_order(one.t):

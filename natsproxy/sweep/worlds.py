@@ -106,7 +106,7 @@ class OwnServer:
                 await trio.to_thread.run_sync(server.discard)
 
 
-class Upstream:
+class UserServer:
     """The user's server.
 
     legs: of a proxy before it (`config.settings.legs`).  setup, reset: shell commands.  url: for commands, as

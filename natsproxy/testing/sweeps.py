@@ -20,7 +20,7 @@ from natsproxy.sweep.function import Function
 from natsproxy.sweep.kept_sweep import KeptSweep, Outcome
 from natsproxy.sweep.programs import Command, Program
 from natsproxy.sweep.sweeping import SweepOptions
-from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
+from natsproxy.sweep.worlds import OwnServer, Played, UserServer, World
 from natsproxy.testing.harness import ANY_PORT, listener_of, server_of
 from natsproxy.testing.thread import Library, TrioThread, refuse_in_loop, running_loop
 
@@ -225,7 +225,7 @@ def world_of(
         raise ConfigError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if upstream:
         ends = legs(options, listen=listener_of(ANY_PORT), upstream=server_of(upstream))
-        return Upstream(ends, setup, reset, upstream)
+        return UserServer(ends, setup, reset, upstream)
     if cassette:
         return Played(Path(cassette), read(options))
     return OwnServer(Path(server) if server else None, server_config, setup)

@@ -8,7 +8,7 @@ import pytest
 
 from natsproxy.cli.sweep_progress import Lines
 from natsproxy.sweep.causes import Judged
-from natsproxy.sweep.folder import Folder
+from natsproxy.sweep.folder import SweepFolder
 from natsproxy.sweep.sweeping import Sweep, SweepOptions
 from natsproxy.sweep.values import Judgement, Verdict
 from natsproxy.sweep.verdicts import Baseline
@@ -24,7 +24,7 @@ w > PUB orders.new
 
 
 def test_a_line_comes_where_something_has_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = Sweep(OwnServer(), python(""), Folder.begin(tmp_path / "out", {}), SweepOptions())
+    sweep = Sweep(OwnServer(), python(""), SweepFolder.begin(tmp_path / "out", {}), SweepOptions())
     lines = Lines(sweep)
 
     def shown() -> list[str]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from natsproxy.rules.engine.chain import RuleChain
-from natsproxy.rules.engine.native_steps import Step
+from natsproxy.rules.engine.native_steps import NativeStep
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.counts import Count, RecentCounts
@@ -74,7 +74,7 @@ class OneRule:
         # Another connection has been counted, too.
         return Count(since=self.since), Count(since=self.since, matched=3, fired=1)
 
-    def step(self, subject: bytes) -> Step:
+    def step(self, subject: bytes) -> NativeStep:
         gate = _gates.native_gate(self.gate, *self.native, KEYS, self.direction.label)
         draws = self.gate.probability is not None
         numbers, substream = self.numbers, None
@@ -82,7 +82,7 @@ class OneRule:
             digest, numbers = self.substreams.find(self.numbers, subject, b">")
             substream = self.recent, digest
         dice = _gates.NativeDice(numbers.prefix) if draws else None
-        return Step(gate, dice, substream, owner=self.told, cause="r")
+        return NativeStep(gate, dice, substream, owner=self.told, cause="r")
 
     def fires(self, subject: bytes) -> bool:
         """Ask Python about the next match."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
 from natsproxy.events import Firing
-from natsproxy.rules.engine.native_steps import Step
+from natsproxy.rules.engine.native_steps import NativeStep
 from natsproxy.rules.model.counts import Count
 from natsproxy.rules.model.gate import OPEN
 from natsproxy.wire.frames import Need
@@ -185,8 +185,8 @@ class Rules:
         self.decisions = [_decisions.Decisions(prefixes or None, True) for _ in Direction]
         self.rewrites, self.drops = Owner(), Owner()
         c2s, s2c = self.decisions
-        rewrite = partial(Step, always(), owner=self.rewrites, fact="a", cause="rewrite")
-        drop = Step(always(), owner=self.drops, fact="b", cause="loss")
+        rewrite = partial(NativeStep, always(), owner=self.rewrites, fact="a", cause="rewrite")
+        drop = NativeStep(always(), owner=self.drops, fact="b", cause="loss")
         c2s.put(b"PUB a", b"Nats-", [rewrite(head=b"PUB long.a", cut=5)])
         c2s.put(b"HPUB a", b"Nats-", [rewrite(head=b"HPUB long.a", cut=6)])
         c2s.put(b"PUB b", b"", [drop])

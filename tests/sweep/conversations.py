@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from natsproxy.events import Firing
-from natsproxy.sweep.values import OpenConnection, Place, Position, Run, Trial
+from natsproxy.sweep.values import OpenConnection, Place, Position, ProgramRun, Trial
 
 MS = 1_000_000
 _HEAD = """natsproxy text 1
@@ -33,12 +33,12 @@ def capture(path: Path, text: str) -> Path:
     return path
 
 
-def run(path: Path, text: str, *, code: int | None = 0, at: int | None = None, **facts: Any) -> Run:
+def run(path: Path, text: str, *, code: int | None = 0, at: int | None = None, **facts: Any) -> ProgramRun:
     """Return a run with this conversation.  at: the line (from 1) at which a fault took place, on a frame."""
     firings = facts.pop("firings", None)
     if firings is None:
         firings = [] if at is None else [firing(at)]
-    return Run(code, 0.5, 30.0, capture(path, text), firings, **facts)
+    return ProgramRun(code, 0.5, 30.0, capture(path, text), firings, **facts)
 
 
 def firing(at: int, rule: str = "fault", ordinal: int | None = 0) -> Firing:

@@ -10,7 +10,7 @@ from typing import Any
 
 from natsproxy.sweep.programs import Command
 from natsproxy.sweep.runner import run_once
-from natsproxy.sweep.values import Place, Position, Run, Trial
+from natsproxy.sweep.values import Place, Position, ProgramRun, Trial
 from natsproxy.sweep.worlds import OwnServer, World
 
 HELLO = """
@@ -49,7 +49,7 @@ def trial(*rules: dict[str, Any], restart: str = "") -> Trial:
     return Trial("test", Place(Position("hello/1", "c2s", "PUB", "", 1), ""), rules, restart)
 
 
-async def run(program: Command, folder: Path, *, world: World | None = None, **options: Any) -> Run:
+async def run(program: Command, folder: Path, *, world: World | None = None, **options: Any) -> ProgramRun:
     """Run a program once, by default before a server of its own, with ten seconds."""
     return await run_once(world or OwnServer(), program, folder, options.pop("limit", 10.0), **options)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.sweep.causes import Cause, cause_of
+from natsproxy.sweep.causes import FailureCause, cause_of
 from natsproxy.sweep.stack_place import stack_place
 from natsproxy.sweep.values import Judgement, Verdict
 from tests.sweep.conversations import run, trial
@@ -85,7 +85,9 @@ def test_line_numbers_are_left_out() -> None:
     assert stack_place(moved) == stack_place(TASKS)
 
 
-def cause(tmp_path: Path, *, stack: str = "", state: str = "", of: str = "", fault: str = "drop") -> Cause:
+def cause(
+    tmp_path: Path, *, stack: str = "", state: str = "", of: str = "", fault: str = "drop"
+) -> FailureCause:
     one = run(tmp_path / "run.nats.txt", "w opened", code=None, at=1, stack=stack)
     made = trial(fault, what="publish-ack", subject="orders.*", state=state, of=of)
     return cause_of(made, Judgement(Verdict.HUNG), one)

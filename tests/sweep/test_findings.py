@@ -11,7 +11,7 @@ import pytest
 from natsproxy.errors import ConfigError
 from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.findings import accept, accepted_text, group, read_accepted
-from natsproxy.sweep.values import Judgement, Run, Trial, Verdict
+from natsproxy.sweep.values import Judgement, ProgramRun, Trial, Verdict
 from tests.sweep.conversations import deaf, run, trial
 
 ORDERED = """
@@ -25,7 +25,7 @@ w < HMSG _INBOX.o 1
 """
 
 
-def judged(made: Trial, one: Run, verdict: Verdict = Verdict.HUNG, **facts: Any) -> Judged:
+def judged(made: Trial, one: ProgramRun, verdict: Verdict = Verdict.HUNG, **facts: Any) -> Judged:
     return Judged(made, Judgement(verdict, ("lost: 1 message of done: two",)), one, **facts)
 
 

@@ -20,9 +20,9 @@ from natsproxy.config.files import rules_file
 from natsproxy.errors import ConfigError
 from natsproxy.sweep.causes import Judged, cause_of
 from natsproxy.sweep.findings import group
-from natsproxy.sweep.folder import LOCK, REPORT, STATE, Folder, find_trial
+from natsproxy.sweep.folder import LOCK, REPORT, STATE, SweepFolder, find_trial
 from natsproxy.sweep.report.result import SweepResult
-from natsproxy.sweep.values import Judgement, Run, Trial, Verdict
+from natsproxy.sweep.values import Judgement, ProgramRun, Trial, Verdict
 from tests.sweep.conversations import capture, firing, trial
 
 PROGRAM = {"command": ["python", "worker.py"], "faults": ["drop"]}
@@ -47,19 +47,19 @@ RULE = {
 }
 
 
-def a_run(folder: Path, **facts: Any) -> Run:
+def a_run(folder: Path, **facts: Any) -> ProgramRun:
     """Return a run whose recording is in this folder."""
     folder.mkdir(parents=True)
     given = {"firings": [firing(4, ordinal=2)], "stack": "", "output": "", **facts}
-    return Run(given.pop("code", None), 0.5, 30.0, capture(folder / "run.ncap", TEXT), **given)
+    return ProgramRun(given.pop("code", None), 0.5, 30.0, capture(folder / "run.ncap", TEXT), **given)
 
 
-def judged(folder: Folder, number: int, made: Trial, verdict: Verdict = Verdict.HUNG) -> Judged:
+def judged(folder: SweepFolder, number: int, made: Trial, verdict: Verdict = Verdict.HUNG) -> Judged:
     run, judgement = a_run(folder.run(number)), Judgement(verdict, ("it did not end",))
     return Judged(made, judgement, run, 5, 5, True, cause_of(made, judgement, run))
 
 
-def result(folder: Folder, found: Sequence[Judged], **facts: Any) -> SweepResult:
+def result(folder: SweepFolder, found: Sequence[Judged], **facts: Any) -> SweepResult:
     clean = a_run(folder.baseline(1), code=0, firings=[])
     trials = [one.trial for one in found]
     places = [one.trial.place for one in found]
@@ -68,7 +68,7 @@ def result(folder: Folder, found: Sequence[Judged], **facts: Any) -> SweepResult
 
 
 def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     one = judged(folder, 1, trial(rules=[RULE], n=2))
     one.run.stack = 'Task a (most recent call last):\n  File "worker.py", line 3, in main\n'
     done = replace(result(folder, [one]), again="natsproxy sweep --only {number} -- x '{number}'")
@@ -99,7 +99,7 @@ def test_the_folder_of_a_finding_has_what_shows_it_again(tmp_path: Path) -> None
 
 
 def test_a_finding_has_what_the_checks_find_in_its_run(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     one = judged(folder, 1, trial(rules=[RULE], n=2))
     asks = TEXT + "w > SUB _INBOX.a 1\nw > PUB prices.get _INBOX.a\n@ +20s\nw closed client-closed\n"
     capture(one.run.capture, asks)
@@ -111,7 +111,7 @@ def test_a_finding_has_what_the_checks_find_in_its_run(tmp_path: Path) -> None:
 
 
 def test_runs_without_a_finding_go_as_they_end(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     passed, hung = judged(folder, 1, trial(n=1), Verdict.PASSED), judged(folder, 2, trial(n=2))
     folder.note(passed)
     folder.note(hung)
@@ -119,14 +119,14 @@ def test_runs_without_a_finding_go_as_they_end(tmp_path: Path) -> None:
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     trials = [trial(n=n, rules=[RULE]) for n in (1, 2, 3)]
     folder.note(judged(folder, 1, trials[0], Verdict.PASSED))
     hung = judged(folder, 2, trials[1])
     folder.note(hung)
     with (tmp_path / "out" / STATE).open("a") as file:
         file.write('{"key": "torn')
-    again = Folder.begin(tmp_path / "out", PROGRAM, resume=True)
+    again = SweepFolder.begin(tmp_path / "out", PROGRAM, resume=True)
     found = again.restored(trials)
     assert [(one.trial, one.judgement.verdict, one.runs) for one in found] == [
         (trials[0], Verdict.PASSED, 5),
@@ -136,38 +136,38 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert group(found)[0].sentence == group([hung])[0].sentence
     again.note(judged(again, 2, trials[2], Verdict.PASSED))
     assert hung.run.capture.exists()
-    third = Folder.begin(tmp_path / "out", PROGRAM, resume=True)
+    third = SweepFolder.begin(tmp_path / "out", PROGRAM, resume=True)
     assert len(third.restored(trials)) == 3
 
 
 def test_another_program_does_not_go_on(tmp_path: Path) -> None:
-    Folder.begin(tmp_path / "out", PROGRAM)
+    SweepFolder.begin(tmp_path / "out", PROGRAM)
     with pytest.raises(ConfigError, match=r"has the sweep of another program or of other options: .*worker"):
-        Folder.begin(tmp_path / "out", {**PROGRAM, "faults": ["cut"]}, resume=True)
+        SweepFolder.begin(tmp_path / "out", {**PROGRAM, "faults": ["cut"]}, resume=True)
 
 
 @pytest.mark.parametrize("resume", [True, False])
 def test_a_folder_that_is_no_sweeps_is_left_alone(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "thesis.txt").write_text("four years")
     with pytest.raises(ConfigError, match=r"is not the folder of a sweep|has no sweep to resume"):
-        Folder.begin(tmp_path, PROGRAM, resume=resume)
+        SweepFolder.begin(tmp_path, PROGRAM, resume=resume)
     assert (tmp_path / "thesis.txt").read_text() == "four years"
 
 
 def test_a_state_that_is_damaged_is_said(tmp_path: Path) -> None:
-    Folder.begin(tmp_path, PROGRAM)
+    SweepFolder.begin(tmp_path, PROGRAM)
     state = tmp_path / STATE
     state.write_text(state.read_text() + "nonsense\n{}\n")
     with pytest.raises(ConfigError, match="is damaged in line 2"):
-        Folder.begin(tmp_path, PROGRAM, resume=True)
+        SweepFolder.begin(tmp_path, PROGRAM, resume=True)
 
 
 def test_a_new_sweep_knows_what_failed_last_time_and_removes_the_rest(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     one = judged(folder, 1, trial(rules=[RULE]))
     folder.note(one)
     folder.finish(result(folder, [one]), group([one]))
-    again = Folder.begin(tmp_path / "out", PROGRAM)
+    again = SweepFolder.begin(tmp_path / "out", PROGRAM)
     assert len(again.failed) == 1
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [STATE, LOCK]
 
@@ -177,7 +177,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_report_of_a_sweep_that_runs(
     until_freed: bool, left: dict[str, bool] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The report of the end may fit where the earlier one was."""
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     one = judged(folder, 1, trial(n=1))
     done = result(folder, [one])
     folder.show(replace(done, running=True), [])
@@ -202,7 +202,7 @@ def test_a_finding_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_the_report_has_all_numbers(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     found = [judged(folder, 1, trial(n=1, rules=[RULE])), judged(folder, 2, trial(n=2), Verdict.PASSED)]
     more = [*(one.trial for one in found), trial(n=3), trial(n=4)]
     folder.finish(result(folder, found, trials=more, stopped="its time was over"), group(found))
@@ -232,12 +232,12 @@ def test_the_report_has_all_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_folder_belongs_to_one_process_at_a_time(resume: bool, tmp_path: Path) -> None:
     """A second sweep would delete the runs of the first."""
-    Folder.begin(tmp_path / "out", PROGRAM)
+    SweepFolder.begin(tmp_path / "out", PROGRAM)
     code = """if True:
         import sys
         from pathlib import Path
-        from natsproxy.sweep.folder import Folder
-        held = Folder.begin(Path(sys.argv[1]), {})
+        from natsproxy.sweep.folder import SweepFolder
+        held = SweepFolder.begin(Path(sys.argv[1]), {})
         print("held", flush=True)
         sys.stdin.read()
     """
@@ -253,13 +253,13 @@ def test_a_folder_belongs_to_one_process_at_a_time(resume: bool, tmp_path: Path)
         with pytest.raises(
             ConfigError, match=r"another sweep writes into .*out: give this one another --out"
         ):
-            Folder.begin(tmp_path / "out", {}, resume=resume)
+            SweepFolder.begin(tmp_path / "out", {}, resume=resume)
         other.communicate()
-    Folder.begin(tmp_path / "out", {}, resume=resume)
+    SweepFolder.begin(tmp_path / "out", {}, resume=resume)
 
 
 def test_a_full_disk_is_said_with_the_folder(tmp_path: Path) -> None:
-    folder = Folder.begin(tmp_path / "out", PROGRAM)
+    folder = SweepFolder.begin(tmp_path / "out", PROGRAM)
     (tmp_path / "out" / STATE).unlink()
     (tmp_path / "out" / STATE).symlink_to("/dev/full")
     with pytest.raises(ConfigError, match="out cannot be used for the results: No space left"):

@@ -13,12 +13,12 @@ import trio
 
 from natsproxy.sweep.function import Function
 from natsproxy.sweep.runner import run_once
-from natsproxy.sweep.values import Run
+from natsproxy.sweep.values import ProgramRun
 from natsproxy.sweep.worlds import OwnServer
 from tests.sweep.kit import trial
 
 
-async def run(function: Any, folder: Path, library: Any = "asyncio", **options: Any) -> Run:
+async def run(function: Any, folder: Path, library: Any = "asyncio", **options: Any) -> ProgramRun:
     """Run a function once."""
     return await run_once(
         OwnServer(), Function(function, library), folder, options.pop("limit", 10.0), **options

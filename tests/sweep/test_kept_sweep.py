@@ -10,7 +10,7 @@ import pytest
 
 from natsproxy.sweep import kept_sweep
 from natsproxy.sweep.findings import Finding
-from natsproxy.sweep.folder import PAGE, REPORT, Folder
+from natsproxy.sweep.folder import PAGE, REPORT, SweepFolder
 from natsproxy.sweep.kept_sweep import KeptSweep
 from natsproxy.sweep.report.result import SweepResult
 from natsproxy.sweep.worlds import OwnServer
@@ -26,14 +26,14 @@ async def test_a_sweep_that_runs_can_be_watched(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(kept_sweep, "_SHOW_EVERY", 0.01)
     monkeypatch.setattr(kept_sweep, "_SHARE", 0)
     seen: list[tuple[str, bool]] = []
-    write = Folder.show
+    write = SweepFolder.show
 
-    def show(folder: Folder, result: SweepResult, findings: Sequence[Finding]) -> None:
+    def show(folder: SweepFolder, result: SweepResult, findings: Sequence[Finding]) -> None:
         write(folder, result, findings)
         running = json.loads((folder.path / REPORT).read_text())["running"]
         seen.append(((folder.path / PAGE).read_text(), running))
 
-    monkeypatch.setattr(Folder, "show", show)
+    monkeypatch.setattr(SweepFolder, "show", show)
     kept = KeptSweep(OwnServer(), python(WAITS), QUICK, tmp_path / "out", "")
     await kept.run()
     first, running = seen[0]

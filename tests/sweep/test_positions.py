@@ -21,7 +21,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.sweep.faults import GROUPS, trials
 from natsproxy.sweep.positions import common, name, places, places_of, slug
 from natsproxy.sweep.timers import Timers
-from natsproxy.sweep.traffic import Traffic, common_names, traffic
+from natsproxy.sweep.traffic import RunTraffic, common_names, traffic
 from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import Op
 from tests.sweep import conversations
@@ -157,7 +157,7 @@ def test_frames_on_subjects_that_no_rule_can_name_have_a_rule(tmp_path: Path) ->
         assert fired == [(trial.place.position.connection, "c2s", trial.place.ordinal)]
 
 
-def _ordered(path: Path, name: str, asked: str, config: str = "{}") -> Traffic:
+def _ordered(path: Path, name: str, asked: str, config: str = "{}") -> RunTraffic:
     """Return a run in which a consumer of this name delivers; asked: the end of the subject that makes it."""
     text = (
         'w opened\nw > CONNECT {"name":"worker"}\nw > SUB _INBOX.x.> 1\n'

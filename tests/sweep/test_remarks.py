@@ -11,7 +11,7 @@ from nats.errors import Error
 
 from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.remarks import remarks
-from natsproxy.sweep.values import Judgement, Run, Verdict
+from natsproxy.sweep.values import Judgement, ProgramRun, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from natsproxy.testing import sweep
 from tests.sweep.conversations import run, trial
@@ -110,7 +110,9 @@ def test_what_is_sent_again_behind_later_messages_is_out_of_order(tmp_path: Path
 
 def test_the_simplest_trial_stands_for_those_alike() -> None:
     def passed(fault: str, *reasons: str) -> Judged:
-        return Judged(trial(fault), Judgement(Verdict.PASSED, reasons), Run(0, 0.5, 30.0, Path("none")))
+        return Judged(
+            trial(fault), Judgement(Verdict.PASSED, reasons), ProgramRun(0, 0.5, 30.0, Path("none"))
+        )
 
     twice = "stored twice: 1 message of orders.new: one"
     found = remarks(
@@ -123,7 +125,7 @@ def test_the_simplest_trial_stands_for_those_alike() -> None:
         "stored twice, after the 1st PUB of orders.* from client worker is lost: 1 message of orders.new: "
         "one (and in 1 other trial). It was sent again without a Nats-Msg-Id, or with another one."
     )
-    wrong = Judged(trial(), Judgement(Verdict.WRONG, (twice,)), Run(0, 0.5, 30.0, Path("none")))
+    wrong = Judged(trial(), Judgement(Verdict.WRONG, (twice,)), ProgramRun(0, 0.5, 30.0, Path("none")))
     assert remarks([wrong, passed("drop")]) == []
 
 

@@ -12,9 +12,9 @@ import trio.testing
 
 from natsproxy.errors import ConfigError
 from natsproxy.sweep.findings import group
-from natsproxy.sweep.folder import Folder
+from natsproxy.sweep.folder import SweepFolder
 from natsproxy.sweep.programs import Program
-from natsproxy.sweep.sweeping import Sweep, SweepOptions, Turns, title
+from natsproxy.sweep.sweeping import RunTurns, Sweep, SweepOptions, title
 from natsproxy.sweep.values import Verdict
 from natsproxy.sweep.worlds import OwnServer
 from tests.sweep.kit import HELLO, python
@@ -50,7 +50,7 @@ def swept(tmp_path: Path) -> Sweeping:
     """Sweep a program: `(program, **options)`."""
 
     async def go(program: Program, *, resume: bool = False, **options: object) -> Sweep:
-        folder = Folder.begin(tmp_path / "out", {}, resume=resume)
+        folder = SweepFolder.begin(tmp_path / "out", {}, resume=resume)
         one = Sweep(OwnServer(), program, folder, replace(QUICK, **options))  # type: ignore[arg-type]
         await one.run()
         return one
@@ -192,7 +192,7 @@ async def test_a_program_that_is_now_hung_and_now_deaf_never_ends(
 @pytest.mark.server
 async def test_a_finding_is_reproduced_alone(swept: Sweeping, tmp_path: Path) -> None:
     found = (await swept(python(WAITS))).judged[0]
-    again = Sweep(OwnServer(), python(WAITS), Folder.begin(tmp_path / "again", {}), QUICK)
+    again = Sweep(OwnServer(), python(WAITS), SweepFolder.begin(tmp_path / "again", {}), QUICK)
     one = await again.reproduce(found.trial)
     assert (one.judgement.verdict, one.same, one.runs, one.confirmed) == (Verdict.DEAF, 3, 3, True)
 
@@ -293,7 +293,7 @@ async def test_a_check_that_fails_by_itself_stops_the_sweep(swept: Sweeping) -> 
 
 
 async def test_a_run_that_waits_lends_its_turn(autojump_clock: trio.testing.MockClock) -> None:
-    turns = Turns(1, 2)
+    turns = RunTurns(1, 2)
     ended: list[tuple[str, float]] = []
 
     async def run(name: str, seconds: float) -> None:
@@ -314,7 +314,7 @@ async def test_a_run_that_waits_lends_its_turn(autojump_clock: trio.testing.Mock
 
 
 async def test_no_more_runs_wait_than_may(autojump_clock: trio.testing.MockClock) -> None:
-    turns = Turns(1, 1)
+    turns = RunTurns(1, 1)
     at_once, most = 0, 0
 
     async def work() -> None:
@@ -331,7 +331,7 @@ async def test_no_more_runs_wait_than_may(autojump_clock: trio.testing.MockClock
 
 
 async def test_a_failed_run_gives_its_turn_back(autojump_clock: trio.testing.MockClock) -> None:
-    turns = Turns(1, 0)
+    turns = RunTurns(1, 0)
 
     async def fails() -> None:
         raise ValueError

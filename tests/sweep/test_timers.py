@@ -8,7 +8,7 @@ import pytest
 
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.sweep.timers import CLIENTS, LEAST, LONGEST, SHORT, UNKNOWN, Timers, timers_of
-from natsproxy.sweep.traffic import Arrived, Traffic
+from natsproxy.sweep.traffic import Arrived, RunTraffic
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, S2C, Direction
 from natsproxy.wire.parse import frames
@@ -18,14 +18,14 @@ SECOND = 1_000_000_000
 Line = tuple[float, Direction, bytes]
 
 
-def run(*lines: Line) -> Traffic:
+def run(*lines: Line) -> RunTraffic:
     """Return a run of one connection: each frame with its time in seconds and its direction."""
     found = [
         Arrived(CONN, "#1", direction, round(at * SECOND), number, frame)
         for number, (at, direction, data) in enumerate(lines)
         for frame in frames(data, direction)
     ]
-    return Traffic(found, {}, {})
+    return RunTraffic(found, {}, {})
 
 
 def test_a_pull_shows_its_expiry_and_its_heartbeat() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from natsproxy.sweep.traffic import traffic
-from natsproxy.sweep.values import Judgement, Run, Verdict
+from natsproxy.sweep.values import Judgement, ProgramRun, Verdict
 from natsproxy.sweep.verdicts import Baseline, judge
 from tests.sweep.conversations import capture, deaf, firing, run, trial
 
@@ -349,7 +349,7 @@ def test_messages_whose_causes_came_in_another_order_are_not_out_of_order(tmp_pa
 
 def baselines(tmp_path: Path, *texts: str) -> Baseline:
     return Baseline.of(
-        [Run(0, 0.5, 30.0, capture(tmp_path / f"{n}.nats.txt", text)) for n, text in enumerate(texts)]
+        [ProgramRun(0, 0.5, 30.0, capture(tmp_path / f"{n}.nats.txt", text)) for n, text in enumerate(texts)]
     )
 
 

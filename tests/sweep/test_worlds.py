@@ -10,15 +10,15 @@ import pytest
 
 from natsproxy.config.endpoints import read_server
 from natsproxy.config.settings import legs
-from natsproxy.sweep.worlds import OwnServer, Played, Upstream, World
+from natsproxy.sweep.worlds import OwnServer, Played, UserServer, World
 from natsproxy.testing import NatsServer
 from tests.kit.authority import Authority
 from tests.sweep.kit import HELLO, python, run, shell, trial
 
 
-def upstream(server: NatsServer, **commands: str) -> Upstream:
+def upstream(server: NatsServer, **commands: str) -> UserServer:
     """Return the world of this server."""
-    return Upstream(legs({}, upstream=read_server(server.url)), **commands)
+    return UserServer(legs({}, upstream=read_server(server.url)), **commands)
 
 
 async def test_own_server_is_empty_in_each_run(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ async def test_worlds_that_cannot_be(nats_server: NatsServer, tmp_path: Path) ->
             "cannot run /nowhere/nats-server": OwnServer(Path("/nowhere/nats-server")),
             "the setup command 'echo no; exit 5' ended with 5: no": OwnServer(setup="echo no; exit 5"),
             "the reset command 'exit 6' ended with 6": upstream(nats_server, reset="exit 6"),
-            f"cannot connect to 127.0.0.1:{nobody}: Connection refused": Upstream(
+            f"cannot connect to 127.0.0.1:{nobody}: Connection refused": UserServer(
                 legs({}, upstream=read_server(f"nats://127.0.0.1:{nobody}"))
             ),
             "nats-server did not start: Can't start monitoring: can't listen to": OwnServer(
@@ -130,7 +130,7 @@ async def test_upstream_with_tls_and_a_password(tmp_path: Path) -> None:
         login += r"ask(b'SUB a 1\r\nPUB a 2\r\nhi\r\n')"
         begin, _, _ = HELLO.rpartition("    ask(")
         program = python(begin.replace("\n    ", "\n") + login, hello=False)
-        done = await run(program, tmp_path / "run", world=Upstream(ends, url=url), check="echo $NATS_URL")
+        done = await run(program, tmp_path / "run", world=UserServer(ends, url=url), check="echo $NATS_URL")
     assert (done.code, done.output.split()) == (0, ["MSG", "a", "1", "2", "hi"])
     assert done.check_output == f"{url}\n"
 

@@ -102,7 +102,7 @@ cdef class Decisions:
     # -- for Python
 
     def put(self, bytes key not None, bytes unless not None, steps):
-        """Decide on the frames of a key by these steps (`Step` of `native_steps.py`); none: they pass."""
+        """Decide on the frames of a key by these steps (`NativeStep` of `native_steps.py`); none: they pass."""
         cdef Py_ssize_t place = self.count, first = self.step_count
         cdef Decision *grown
         if len(steps) > STEPS_MOST:

@@ -28,7 +28,7 @@ NOTHING: Final = ()
 """The steps of a rule that neither acts on such frames nor counts them."""
 
 
-class Step(NamedTuple):
+class NativeStep(NamedTuple):
     """The part of one rule in a decision.
 
     gate: its compiled gate.  dice: the compiled numbers that this draws, if any; substream: the counts and
@@ -68,7 +68,7 @@ class CompiledGates:
             self._gates[key] = _compiled(state, direction)
         return self._gates[key]
 
-    def steps(self, state: RuleState, direction: Direction, frame: Frame) -> Sequence[Step] | None:
+    def steps(self, state: RuleState, direction: Direction, frame: Frame) -> Sequence[NativeStep] | None:
         """Return the step of a rule on frames like this; `NOTHING` for none, None where Python decides.
 
         Like this: of its op, subject and sid.  The caller fills in owner and fact of one that drops.
@@ -89,7 +89,7 @@ class CompiledGates:
         gate = self.gate(state, direction)
         if gate is None:
             return None
-        step = Step(gate, *self._draws(state, direction, op, subject, sid))
+        step = NativeStep(gate, *self._draws(state, direction, op, subject, sid))
         return [_with_conditions(step, selector) if state.dynamic else step]
 
     def _draws(
@@ -125,7 +125,7 @@ def may_select(selector: Selector, frame: Frame, view: View) -> bool:
     return selector.queues is None or Selector(queues=selector.queues).admits(frame, view)
 
 
-def _with_conditions(step: Step, selector: Selector) -> Step:
+def _with_conditions(step: NativeStep, selector: Selector) -> NativeStep:
     """Return a step with the conditions on a frame as C asks them."""
     role = selector.role
     return step._replace(

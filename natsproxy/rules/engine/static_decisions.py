@@ -26,7 +26,7 @@ from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
 from natsproxy.rules.engine.batch import REWRITE_CAUSE, PassingBatch, RewritingBatch, VerdictBatch
-from natsproxy.rules.engine.native_steps import CompiledGates, Step, drops
+from natsproxy.rules.engine.native_steps import CompiledGates, NativeStep, drops
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchFunction, BatchResult, View
 from natsproxy.rules.model.roles import OpenRequests
@@ -83,7 +83,7 @@ class NativeDecision(NamedTuple):
     """The decision of the native plane; Python decides on a frame whose headers hold `unless`."""
 
     unless: bytes
-    steps: Sequence[Step] = ()
+    steps: Sequence[NativeStep] = ()
 
 
 class DecisionCache(dict[Key, CachedDecision | None]):
@@ -329,7 +329,7 @@ class StaticDecisions:
             return None
         if self._general_path(direction, frame):
             return None
-        steps: list[Step] = []
+        steps: list[NativeStep] = []
         for place in self._index.candidates(direction, frame.op, frame.subject):
             state = self._states[self._index.rules[direction][place]]
             found = self._compiled.steps(state, direction, frame)
@@ -347,7 +347,7 @@ class StaticDecisions:
     ) -> NativeDecision | None:
         batch, unless, head, cut, _, before, after = decision
         gate, fact = self._compiled.gate(batch.state, direction), (before, after, LABELS[frame.op])
-        step = Step(gate, owner=batch, fact=fact, head=head, cut=cut, cause=REWRITE_CAUSE)
+        step = NativeStep(gate, owner=batch, fact=fact, head=head, cut=cut, cause=REWRITE_CAUSE)
         return None if gate is None else NativeDecision(unless, (step,))
 
     # -- decisions that are not cached yet

@@ -12,7 +12,7 @@ from natsproxy.sweep.causes import Judged
 from natsproxy.sweep.findings import Finding, is_among
 from natsproxy.sweep.positions import client_of
 from natsproxy.sweep.remarks import Remark, remarks
-from natsproxy.sweep.values import Place, Run, Trial, Verdict
+from natsproxy.sweep.values import Place, ProgramRun, Trial, Verdict
 
 
 class PlaceClass(NamedTuple):
@@ -53,7 +53,7 @@ class SweepResult:
 
     program: str
     world: str
-    baseline: Sequence[Run]
+    baseline: Sequence[ProgramRun]
     differs: Sequence[str]
     places: Sequence[Place]
     trials: Sequence[Trial]
@@ -122,7 +122,7 @@ class SweepResult:
         }
 
 
-def _run_facts(run: Run) -> dict[str, Any]:
+def _run_facts(run: ProgramRun) -> dict[str, Any]:
     return {"code": run.code, "seconds": round(run.seconds, 3), "check_code": run.check_code}
 
 
