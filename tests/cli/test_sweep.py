@@ -225,7 +225,7 @@ from natsproxy.sweep import folder
 def full(path, text):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 if "note" in sys.argv[1]:
-    folder.Folder.restored = lambda self, trials: setattr(folder, "STATE", "/dev/full") or []
+    folder.SweepFolder.restored = lambda self, trials: setattr(folder, "STATE", "/dev/full") or []
 folder.write_whole = full
 sys.argv[:2] = ["natsproxy"]
 from natsproxy.__main__ import start
