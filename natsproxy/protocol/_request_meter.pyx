@@ -13,8 +13,8 @@ from natsproxy._lock cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
 from natsproxy.protocol._subjects cimport (
-    ack_template, digit, fits, inbox_template, is_ascii, is_consumer, named_template, plain_template, token_count,
-    token_end, upper,
+    ack_template, digit, fits, inbox_template, is_ascii, is_consumer, named_template, plain_template, put_token,
+    token_count, token_end, upper,
 )
 from natsproxy.wire._meter cimport Meter, NativeMeter
 from natsproxy.wire._table cimport Entry, Table, table_clear, table_find, table_put, table_remove
@@ -136,12 +136,7 @@ cdef Py_ssize_t _api_template(const unsigned char *s, Py_ssize_t length, int fir
         else:
             out[used] = 46
             used += 1
-            if is_consumer(&s[at], stop - at):
-                out[used] = 42
-                used += 1
-            else:
-                memcpy(&out[used], &s[at], stop - at)
-                used += stop - at
+            used += put_token(&s[at], stop - at, is_consumer(&s[at], stop - at), &out[used])
     if stop < length:
         out[used] = 46
         used += 1
@@ -156,12 +151,7 @@ cdef Py_ssize_t _event_template(const unsigned char *s, Py_ssize_t length, char 
     used = at
     while True:
         stop = token_end(s, at, length)
-        if is_consumer(&s[at], stop - at):
-            out[used] = 42
-            used += 1
-        else:
-            memcpy(&out[used], &s[at], stop - at)
-            used += stop - at
+        used += put_token(&s[at], stop - at, is_consumer(&s[at], stop - at), &out[used])
         if stop == length:
             return used
         out[used] = 46

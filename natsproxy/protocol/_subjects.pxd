@@ -153,18 +153,23 @@ cdef inline Py_ssize_t token_end(const unsigned char *s, Py_ssize_t at, Py_ssize
     return at
 
 
+cdef inline Py_ssize_t put_token(const unsigned char *t, Py_ssize_t n, bint variable, char *out) noexcept nogil:
+    """Write a token, `*` for one that is variable; return the bytes written."""
+    if variable:
+        out[0] = 42
+        return 1
+    memcpy(out, t, n)
+    return n
+
+
 cdef inline Py_ssize_t plain_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
     cdef Py_ssize_t at = 0, stop, used = 0
-    cdef bint nuid, behind = False
+    cdef bint variable, nuid, behind = False
     while True:
         stop = token_end(s, at, length)
         nuid = is_nuid(&s[at], stop - at)
-        if nuid or (behind and not (stop - at == 1 and s[at] == 62)) or is_variable(&s[at], stop - at):
-            out[used] = 42
-            used += 1
-        else:
-            memcpy(&out[used], &s[at], stop - at)
-            used += stop - at
+        variable = nuid or (behind and not (stop - at == 1 and s[at] == 62)) or is_variable(&s[at], stop - at)
+        used += put_token(&s[at], stop - at, variable, &out[used])
         if stop == length:
             return used
         out[used] = 46
@@ -176,14 +181,11 @@ cdef inline Py_ssize_t plain_template(const unsigned char *s, Py_ssize_t length,
 cdef inline Py_ssize_t named_template(const unsigned char *s, Py_ssize_t length, int names, char *out) noexcept nogil:
     """Write the template of a subject whose stream is token `names`, 2 or 4: of an ack, or of flow control."""
     cdef Py_ssize_t at = 0, stop, used = 0, nth = 0
+    cdef bint variable
     while True:
         stop = token_end(s, at, length)
-        if nth > names + 1 or (nth == 3 and names == 4) or (nth == names + 1 and is_consumer(&s[at], stop - at)):
-            out[used] = 42
-            used += 1
-        else:
-            memcpy(&out[used], &s[at], stop - at)
-            used += stop - at
+        variable = nth > names + 1 or (nth == 3 and names == 4) or (nth == names + 1 and is_consumer(&s[at], stop - at))
+        used += put_token(&s[at], stop - at, variable, &out[used])
         if stop == length:
             return used
         out[used] = 46

@@ -99,6 +99,11 @@ class ApiCall(NamedTuple):
     domain: bytes = b""
     start: int = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds of the names behind its verb, in their order; optional ones may be missing."""
+        return _API[self.verb]
+
 
 def is_api(subject: bytes) -> bool:
     """Tell whether a subject is one of the JetStream API: `$JS.API.>` or `$JS.<domain>.API.>`."""

@@ -127,7 +127,7 @@ def _jetstream(subject: bytes, tokens: list[bytes], generated: Collection[bytes]
             domain = [tokens[2], b"*"] if at == 4 else []
             return [*tokens[:2], *domain, *names, *[b"*"] * (len(tokens) - at - 2)]
     call = parse_api(subject)
-    if call is not None and call.stream and call.stream == tokens[call.start]:  # no account before it
+    if call is not None and call.stream and "account" not in call.names:
         names = [stream(call.stream), *([consumer(call.consumer)] if call.consumer else [])]
         return [*tokens[: call.start], *names, *_plain(tokens[call.start + len(names) :])]
     if kind == b"EVENT" and len(tokens) > 5:

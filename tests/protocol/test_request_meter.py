@@ -176,6 +176,7 @@ def test_the_compiled_templates_are_those_of_the_module() -> None:
     rng = random.Random(44)
     for subject in {
         b"$JS.4a1b2c3d.API.ACCOUNT.STREAM.MOVE..AbCdEfGh",
+        b"$JS.API.ACCOUNT.STREAM.MOVE.ORDERS2024.ORDERS2024",
         *(_subject(rng) for _ in range(20_000)),
     }:
         if len(subject) <= LONGEST:
