@@ -55,9 +55,9 @@ def _is_odd(text: str) -> bool:
 class Judged:
     """A trial that was tried.
 
-    run: its first run.  runs: the number of all its runs, same: of those with the verdict.  confirmed: it was
-    repeated, and did the same each time.  cause: of a finding.  failed: the number of runs that failed, once
-    it was repeated.
+    run: its first run, or once it is confirmed, the one of its runs that says most.  runs: the number of all
+    its runs, same: of those with the verdict.  confirmed: it was repeated, and did the same each time.
+    cause: of a finding.  failed: the number of runs that failed, once it was repeated.
     """
 
     trial: Trial

@@ -28,7 +28,7 @@ from typing import Any, Final
 from natsproxy.errors import ConfigError
 from natsproxy.events import Firing, Who
 from natsproxy.files import write_whole
-from natsproxy.sweep.causes import Judged, cause_of
+from natsproxy.sweep.causes import FailureCause, Judged
 from natsproxy.sweep.finding_folder import FACTS, write_finding
 from natsproxy.sweep.findings import Finding
 from natsproxy.sweep.report import html_page, junit
@@ -167,6 +167,7 @@ class SweepFolder:
         }
         if found:
             facts["run"] = self._run_facts(one.run)
+            facts["cause"] = [one.cause.verdict.value, *one.cause[1:]] if one.cause else None
         else:
             self.drop(one.run)
         with _writing(self.path), (self.path / STATE).open("a", encoding="utf-8") as file:
@@ -186,8 +187,9 @@ class SweepFolder:
     def _judged(self, trial: Trial, facts: Mapping[str, Any]) -> Judged:
         judgement = Judgement(Verdict(facts["verdict"]), tuple(facts["reasons"]))
         run = self._run(facts)
-        cause = cause_of(trial, judgement, run) if judgement.verdict.found else None
-        return Judged(trial, judgement, run, facts["runs"], facts["same"], facts["confirmed"], cause)
+        verdict, *cause = facts.get("cause") or [None]
+        known = FailureCause(Verdict(verdict), *cause) if verdict else None
+        return Judged(trial, judgement, run, facts["runs"], facts["same"], facts["confirmed"], known)
 
     def _run_facts(self, run: ProgramRun) -> dict[str, Any]:
         facts = asdict(run)

@@ -6,7 +6,8 @@
    clean ones did lends its turn on the processors to the next run, and goes on beside it.
 3. The first trial of a cause is repeated until it has `confirm` runs.  It is confirmed if all of them have
    one verdict; if not it is flaky, and the next trial of that cause is repeated.
-4. With depth 2, the connections that a fault made have places too, for a second fault.
+4. A flaky trial is made again when the others have ended, alone: the runs beside it may have been the reason.
+5. With depth 2, the connections that a fault made have places too, for a second fault.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -32,6 +33,7 @@ from natsproxy.sweep.folder import SweepFolder
 from natsproxy.sweep.positions import common, name, places_of
 from natsproxy.sweep.programs import Program
 from natsproxy.sweep.runner import run_once
+from natsproxy.sweep.stack_place import stack_place
 from natsproxy.sweep.timers import UNKNOWN, timers
 from natsproxy.sweep.traffic import RunNames, common_names, traffic
 from natsproxy.sweep.values import Judgement, Place, ProgramRun, Trial, Verdict
@@ -113,20 +115,15 @@ class RunTurns:
 
 
 class _Group:
-    """The trials of one cause.  lock: of the task that repeats one.
+    """The trials that fail for one cause by their first runs.  lock: of the task that repeats one."""
 
-    cause: deaf becomes hung where a trial is one as well as the other: hung says less.
-    """
-
-    def __init__(self, cause: FailureCause) -> None:
-        self.cause = cause
+    def __init__(self) -> None:
         self.members: list[Judged] = []
         self.lock = trio.Lock()
 
-    @property
-    def confirmed(self) -> bool:
-        """True if one of them did the same every time."""
-        return any(one.confirmed for one in self.members)
+    def confirmed(self) -> Judged | None:
+        """Return the one that did the same every time."""
+        return next((one for one in self.members if one.confirmed), None)
 
     def unsure(self) -> Judged | None:
         """Return a trial that was not repeated yet."""
@@ -155,7 +152,7 @@ class Sweep:
         self.repeated: list[Judged] = []
         self._names = RunNames(frozenset(), frozenset())
         self._world, self._program, self._folder = world, program, folder
-        self._turns = RunTurns(options.jobs, _WAITING) if world.parallel else RunTurns(1, 0)
+        self._turns = self._turns_for(options.jobs)
         self._lend_after = math.inf
         self._deadline: float | None = None
         self._numbers = count(1)
@@ -180,8 +177,11 @@ class Sweep:
         """The seconds that the longest clean run took."""
         return max((run.seconds for run in self.baseline.runs), default=0.0) if self.baseline else 0.0
 
+    def _turns_for(self, jobs: int) -> RunTurns:
+        return RunTurns(jobs, _WAITING) if self._world.parallel else RunTurns(1, 0)
+
     async def run(self) -> None:
-        """Run the program clean, and then once for each trial.
+        """Run the program clean, and then once for each trial; those that are flaky once more at the end.
 
         Raises ConfigError where the program does not run well without a fault.
         """
@@ -192,16 +192,20 @@ class Sweep:
         self._queue.extend(trial for trial in self.trials if id(trial) not in done)
         if self.options.budget is not None:
             self._deadline = time.monotonic() + self.options.budget
-        async with trio.open_nursery() as nursery:
-            for _ in range(self._turns.most):
-                nursery.start_soon(self._work)
+        await self._work_all()
+        flaky = [one for one in self.judged if one.judgement.verdict is Verdict.FLAKY]
+        if flaky:
+            self._turns = self._turns_for(1)
+            async with trio.open_nursery() as nursery:
+                for one in flaky:
+                    nursery.start_soon(self._try_again, one)
+            await self._work_all()
 
     async def reproduce(self, trial: Trial) -> Judged:
         """Run the program clean, and then `confirm` times with one trial; return what came of it."""
         await self._run_clean()
         self.trials = [trial]
-        run, judgement = await self._turns.take(partial(self._judged, trial), self._lend_after)
-        one = Judged(trial, judgement, run)
+        one = Judged(trial, *await self._turns.take(partial(self._judged, trial), self._lend_after))
         self.judged.append(one)
         await self._repeat(one)
         return one
@@ -287,35 +291,54 @@ class Sweep:
         order = plan.planned(every, self._folder.failed)
         return plan.shard([*order.first, *(order.others if options.everything else [])], *options.shard)
 
+    async def _work_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(self._turns.most):
+                nursery.start_soon(self._work)
+
     async def _work(self) -> None:
         """Take trial after trial until none is left, or the time is over."""
         while (one := await self._turns.take(self._next, self._lend_after)) is not None:
             self.judged.append(one)
-            if one.judgement.verdict.found:
-                await self._confirm(one)
-            elif one.judgement.verdict is Verdict.PASSED and one.trial.depth < self.options.depth:
-                self._queue.extend(await trio.to_thread.run_sync(self._in_recovery, one))
-            # A disk may take its time, and the traffic of other runs goes on.
-            await trio.to_thread.run_sync(self._folder.note, one, limiter=self._writing)
+            await self._settle(one)
 
     async def _next(self) -> Judged | None:
-        if not self._queue or self.seconds_left() == 0:
-            return None
-        trial = self._queue.popleft()
-        run, judgement = await self._judged(trial)
-        return Judged(trial, judgement, run)
+        return await self._tried(self._queue.popleft()) if self._queue and self.seconds_left() != 0 else None
+
+    async def _tried(self, trial: Trial) -> Judged:
+        return Judged(trial, *await self._judged(trial))
+
+    async def _try_again(self, flaky: Judged) -> None:
+        """Repeat a trial that was flaky, if there is time, and replace what came of it."""
+
+        async def first() -> Judged | None:
+            return await self._tried(flaky.trial) if self.seconds_left() != 0 else None
+
+        if (one := await self._turns.take(first, self._lend_after)) is not None:
+            await self._repeat(one)
+            self.judged[self.judged.index(flaky)] = one
+            await self._settle(one)
+
+    async def _settle(self, one: Judged) -> None:
+        """Do what follows from the verdict on a trial, and write it down."""
+        if one.judgement.verdict.found:
+            await self._confirm(one)
+        elif one.judgement.verdict is Verdict.PASSED and one.trial.depth < self.options.depth:
+            self._queue.extend(await trio.to_thread.run_sync(self._in_recovery, one))
+        # A disk may take its time, and the traffic of other runs goes on.
+        await trio.to_thread.run_sync(self._folder.note, one, limiter=self._writing)
 
     def _in_recovery(self, one: Judged) -> list[Trial]:
         """Return the trials on the connections that the program made because of a fault."""
         found = places_of(traffic(one.run.capture).known_by(self._names))
         return self._chosen(plan.recovery(found, self.places), after=one.trial)
 
-    async def _judged(self, trial: Trial) -> tuple[ProgramRun, Judgement]:
+    async def _judged(self, trial: Trial) -> tuple[Judgement, ProgramRun]:
         """Run a trial once, and judge it."""
         assert self.baseline is not None, "the clean runs come first"
         folder = self._folder.run(next(self._numbers))
         run = await self._once(title(trial), folder, self.patience(trial), trial)
-        return run, await trio.to_thread.run_sync(judge, self.baseline, run, trial)
+        return await trio.to_thread.run_sync(judge, self.baseline, run, trial), run
 
     async def _once(self, shown: str, folder: Path, limit: float, trial: Trial | None = None) -> ProgramRun:
         self.running[shown] += 1
@@ -337,43 +360,62 @@ class Sweep:
 
     async def _confirm(self, one: Judged) -> None:
         """Repeat the trials of its cause, one after the other, until one has the same verdict every time."""
-        one.cause = cause_of(one.trial, one.judgement, one.run)
-        group = self._groups.setdefault(one.cause, _Group(one.cause))
+        cause = cause_of(one.trial, one.judgement, one.run)
+        group = self._groups.setdefault(cause, _Group())
         group.members.append(one)
         async with group.lock:
-            while not group.confirmed and (unsure := group.unsure()) is not None:
+            while group.confirmed() is None and (unsure := group.unsure()) is not None:
                 await self._repeat(unsure)
-                if unsure.confirmed:
-                    group.cause = group.cause._replace(verdict=unsure.judgement.verdict)
+        sure = group.confirmed()
         for member in group.members:
-            member.cause = group.cause
+            member.cause = cause_of(sure.trial, sure.judgement, sure.run) if sure else cause
 
     async def _repeat(self, one: Judged) -> None:
-        verdicts: list[Verdict] = []
+        """Repeat a trial; it keeps the run that says best where the program is, if all end alike."""
+        runs = [(one.judgement, one.run)]
 
         async def again() -> None:
-            run, judgement = await self._turns.take(partial(self._judged, one.trial), self._lend_after)
-            verdicts.append(judgement.verdict)
-            await trio.to_thread.run_sync(self._folder.drop, run)
+            runs.append(await self._turns.take(partial(self._judged, one.trial), self._lend_after))
 
         self.repeated.append(one)
-        async with trio.open_nursery() as nursery:
-            for _ in range(self.options.confirm - 1):
-                nursery.start_soon(again)
-        self.repeated.remove(one)
-        one.runs += len(verdicts)
-        if {one.judgement.verdict, *verdicts} == _STUCK:  # it never ends: both are one failure
-            count = [one.judgement.verdict, *verdicts].count(Verdict.DEAF)
-            reasons = (f"deaf in {count} of {one.runs} runs", *one.judgement.reasons)
-            one.judgement = Judgement(Verdict.HUNG, reasons)
-            verdicts = [Verdict.HUNG] * len(verdicts)
-        one.same += verdicts.count(one.judgement.verdict)
-        one.failed = sum(verdict.found for verdict in (one.judgement.verdict, *verdicts))
-        one.confirmed = one.same == one.runs
-        if not one.confirmed:
-            seen = ", ".join(f"{verdict.value} {n}" for verdict, n in Counter(verdicts).most_common())
-            reason = f"{one.judgement.verdict.value} at first, then {seen}"
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(self.options.confirm - 1):
+                    nursery.start_soon(again)
+            self._conclude(one, runs)
+        finally:
+            self.repeated.remove(one)
+            with trio.CancelScope(shield=True):
+                for _, run in runs:
+                    if run is not one.run:
+                        await trio.to_thread.run_sync(self._folder.drop, run)
+
+    def _conclude(self, one: Judged, runs: Sequence[tuple[Judgement, ProgramRun]]) -> None:
+        """Note what the runs of a trial come to, the first of which is its own."""
+        verdicts = [judgement.verdict for judgement, _ in runs]
+        one.runs, one.failed = len(runs), sum(verdict.found for verdict in verdicts)
+        stuck = set(verdicts) == _STUCK  # it never ends: both are one failure, and hung says less
+        one.confirmed = stuck or len(set(verdicts)) == 1
+        one.same = one.runs if one.confirmed else verdicts.count(verdicts[0])
+        if one.confirmed:
+            one.judgement, one.run = _telling(runs)
+            if stuck:
+                deaf = f"deaf in {verdicts.count(Verdict.DEAF)} of {one.runs} runs"
+                one.judgement = Judgement(Verdict.HUNG, (deaf, *one.judgement.reasons))
+        else:
+            seen = ", ".join(f"{verdict.value} {n}" for verdict, n in Counter(verdicts[1:]).most_common())
+            reason = f"{verdicts[0].value} at first, then {seen}"
             one.judgement = Judgement(Verdict.FLAKY, (reason, *one.judgement.reasons))
+
+
+def _telling(runs: Sequence[tuple[Judgement, ProgramRun]]) -> tuple[Judgement, ProgramRun]:
+    """Return the first of the runs whose stack names the place that most stacks name.
+
+    Its cause is then the same in each sweep, also where a busy machine has kept some of the stacks back.
+    """
+    places = [stack_place(run.stack) for _, run in runs]
+    count = Counter(filter(None, places))
+    return runs[places.index(min(count, key=lambda place: (-count[place], place)) if count else "")]
 
 
 def title(trial: Trial) -> str:

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import trio
 
+from natsproxy.processes.program import Tail
 from natsproxy.sweep import stacks
 from natsproxy.sweep.programs import Command
 from tests.kit import go, node
@@ -118,22 +120,33 @@ async def test_child_of_a_shell(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not node.has_node(), reason=node.MISSING)
-async def test_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it waits for; while it computes it does not answer."""
-    monkeypatch.setattr(stacks, "_LONGEST", 1.0)
-    begin = "const url = new URL(process.env.NATS_URL); require('net').connect(url.port, url.hostname);"
-    for end, expected in (
-        ("", "waits for: tcp\n"),
+@pytest.mark.parametrize(
+    ("end", "longest", "expected"),
+    [
+        ("setInterval(() => 0, 1e6);", 30.0, "waits for: timer\n"),
         (
-            "async function waitsForever() { await new Promise(() => 0); } waitsForever();",
+            "async function waitsForever() { await new Promise(() => 0); } waitsForever();"
+            "setInterval(() => 0, 1e6);",
+            30.0,
             "at waitsForever (",
         ),
-        ("setTimeout(() => { for (;;) ; }, 200);", "it does not answer: its loop does not turn\n"),
-    ):
-        (tmp_path / "program.js").write_text(begin + end)
-        stack = await stack_of(Command(["node", f"{tmp_path}/program.js"], os.environ), tmp_path / "run")
-        assert expected in stack
-        assert "Node.js report" not in stack
+        ("for (;;) ;", 1.0, "it does not answer: its loop does not turn\n"),
+    ],
+)
+async def test_node(
+    end: str, longest: float, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it waits for; while it computes it does not answer.  It is asked when it says that it waits."""
+    monkeypatch.setattr(stacks, "_LONGEST", longest)
+    (tmp_path / "program.js").write_text(f"setImmediate(() => {{ console.log('ready'); {end} }});")
+    program, tail = Command(["node", f"{tmp_path}/program.js"], os.environ, tmp_path), Tail()
+    async with program.run("nats://127.0.0.1:1", tail, tmp_path) as started:
+        while "ready\n" not in tail.text():  # noqa: ASYNC110 - a tail has no event
+            await trio.sleep(0.02)
+        stack = await started.stack()
+    assert expected in stack
+    assert "Node.js report" not in stack
+    assert [path.name for path in tmp_path.iterdir()] == ["program.js"]  # noqa: ASYNC240
 
 
 @pytest.mark.skipif(not go.has_go(), reason=go.MISSING)

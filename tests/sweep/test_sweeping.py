@@ -129,34 +129,65 @@ async def test_a_program_that_gives_up_fails_loudly(swept: Sweeping) -> None:
     assert group(one.judged) == []
 
 
-@pytest.mark.server
-async def test_what_does_not_happen_every_time_is_flaky_and_no_finding(
-    swept: Sweeping, tmp_path: Path
-) -> None:
-    """It hangs in its first run with a fault only."""
-    mark = tmp_path / "hung-once"
-    one = await swept(
-        python(f"""
-    import pathlib
+def failing(folder: Path, in_runs: str, then: str) -> Program:
+    """Return a program that does `then` where its PUB is lost, in the n-th of such runs for each digit n."""
+    return python(f"""
+    import pathlib, signal, faulthandler
+    def waits():
+        time.sleep(60)
     link.settimeout(0.3)
-    link.sendall(b"SUB job 1\\r\\nPUB job 2\\r\\nhi\\r\\n")
+    link.sendall(b"SUB job 1\\r\\nSUB job 2\\r\\nPUB job 2\\r\\nhi\\r\\n")
     try:
         lines.readline()
     except TimeoutError:
-        try:
-            pathlib.Path({str(mark)!r}).touch(exist_ok=False)
-        except FileExistsError:
-            sys.exit(0)
-        time.sleep(60)
-    """),
-        subjects=("job",),
+        runs = pathlib.Path({str(folder)!r})
+        runs.mkdir(exist_ok=True)
+        number = len(list(runs.iterdir())) + 1
+        (runs / str(number)).touch()
+        if str(number) in {in_runs!r}:
+            {then}
+    """)
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("hangs_in", "options", "verdict", "same"),
+    [
+        ("1", {}, Verdict.PASSED, 3),
+        ("14", {}, Verdict.FLAKY, 1),
+        ("13456", {}, Verdict.DEAF, 3),
+        ("1", {"budget": 3.0, "patience": 4.0}, Verdict.FLAKY, 1),  # its time was over
+    ],
+)
+async def test_what_does_not_happen_every_time_is_tried_again_alone(
+    hangs_in: str,
+    options: dict[str, object],
+    verdict: Verdict,
+    same: int,
+    swept: Sweeping,
+    tmp_path: Path,
+) -> None:
+    one = await swept(failing(tmp_path / "runs", hangs_in, "waits()"), jobs=1, **options)
+    (judged,) = (judged for judged in one.judged if judged.trial.place.position.what == "PUB")
+    assert (judged.judgement.verdict, judged.same, judged.runs) == (verdict, same, 3)
+    assert [finding.rate for finding in group(one.judged)] == [(3, 3)] * verdict.found
+    if verdict is Verdict.FLAKY:
+        assert judged.judgement.reasons[0] == "deaf at first, then passed 2"
+
+
+@pytest.mark.server
+async def test_a_finding_has_the_stack_of_one_of_its_runs(swept: Sweeping, tmp_path: Path) -> None:
+    """The first one says nothing when it is asked."""
+    silent = (
+        "number == 1 and [signal.signal(signal.SIGUSR2, signal.SIG_IGN), faulthandler.disable()]; waits()"
     )
-    verdicts = [judged.judgement.verdict for judged in one.judged]
-    assert Verdict.FLAKY in verdicts
-    assert not any(verdict.found for verdict in verdicts)
-    (flaky,) = (judged for judged in one.judged if judged.judgement.verdict is Verdict.FLAKY)
-    assert (flaky.same, flaky.runs) == (1, 3)
-    assert "deaf at first, then" in flaky.judgement.reasons[0]
+    one = await swept(failing(tmp_path / "runs", "123", silent), jobs=1)
+    (finding,) = group(one.judged)
+    assert finding.name == "deaf-drop-PUB-of-job-in-waits"
+    assert "in waits" in finding.least.run.stack
+    assert finding.least.run.capture.exists()
+    resumed = await swept(failing(tmp_path / "runs", "123", silent), jobs=1, resume=True)
+    assert [again.name for again in group(resumed.judged)] == [finding.name]
 
 
 @pytest.mark.server
