@@ -39,8 +39,7 @@ from natsproxy.net.shortage import ERRNOS, OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.tls_leg import TlsLeg
 from natsproxy.protocol.errors import err_text
-from natsproxy.protocol.info import Info
-from natsproxy.session.login import info_of, why_unusable
+from natsproxy.protocol.info import Info, parse_greeting, why_unusable
 from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
@@ -139,7 +138,7 @@ class Dialer:
             attempt.failure = f"{endpoint} closes connections before its INFO"
             return None
         self._speaks_tls[endpoint] = attempt.silent = False
-        info = info_of(greeting) or Info()
+        info = parse_greeting(greeting) or Info()
         if tls_first or server.websocket or not (info.tls_required or server.tls):
             return Dialled(endpoint, leg, greeting, tls_first)
         attempt.failure = f"{endpoint} does not end its TLS handshake in {within}"
@@ -155,7 +154,7 @@ class Dialer:
 
         Only silence counts against a server: it is frozen.
         """
-        endpoint, info = dialled.endpoint, info_of(dialled.greeting)
+        endpoint, info = dialled.endpoint, parse_greeting(dialled.greeting)
         if (
             info is None
             or info.auth_required
@@ -334,7 +333,7 @@ GOOD, LAME, REFUSED = range(3)
 
 def worth(dialled: Dialled) -> tuple[int, str]:
     """Return what a server that greets is worth, and the reason if it is `REFUSED`."""
-    info, endpoint = info_of(dialled.greeting), dialled.endpoint
+    info, endpoint = parse_greeting(dialled.greeting), dialled.endpoint
     why = why_unusable(info) if info is not None else "it is no NATS server: its first line is no INFO"
     if info is None or why is not None:
         return REFUSED, f"{endpoint}: {why}"

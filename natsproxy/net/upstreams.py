@@ -31,8 +31,7 @@ from natsproxy.net.opening import ClientFacts
 from natsproxy.net.shortage import OwnShortage, Shortage
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.protocol.errors import MAX_CONNECTIONS, classify
-from natsproxy.protocol.info import Info
-from natsproxy.session.login import info_of
+from natsproxy.protocol.info import Info, parse_greeting
 
 _RETRY: Final = 0.05  # seconds between attempts while a client is held
 _AT_THAT_PACE: Final = 10  # clients that are held; with more of them each retries less often
@@ -183,7 +182,7 @@ class Upstreams:
             return
         served.append(endpoint)
         self._count(endpoint, "connected")
-        self.info = info_of(dialled.greeting) or self.info
+        self.info = parse_greeting(dialled.greeting) or self.info
         if kind == LAME:
             self._health.takes_no_more(endpoint, _LAME)
         self._serves(endpoint)
@@ -239,7 +238,7 @@ class Upstreams:
             self.unready = "; ".join(reasons)
             return dialled, reasons
         self._count(dialled.endpoint, "connected")
-        self.info = info_of(dialled.greeting) or self.info
+        self.info = parse_greeting(dialled.greeting) or self.info
         self._found.set()
         self._found = trio.Event()
         self._endpoints = endpoints

@@ -146,6 +146,25 @@ def _parse(args: bytes) -> Info:
     return Info(**found, other_port=other)
 
 
+def parse_greeting(greeting: bytes) -> Info | None:
+    """Return the INFO of a server's first line; None if it is another line, or does not parse."""
+    line, _, _ = greeting.partition(b"\n")
+    op, _, args = line.partition(b" ")
+    if op.upper() != b"INFO":
+        return None
+    try:
+        return parse_info(args.strip(b" \t\r"))  # as a frame has them: one text is parsed once
+    except ValueError:
+        return None
+
+
+def why_unusable(info: Info) -> str | None:
+    """Return why a server with this INFO cannot be proxied, as a sentence; None if it can."""
+    if info.other_port:
+        return f"the upstream is a {info.other_port} port, not a client port: give the server's client port"
+    return None
+
+
 def rewrite_info(args: bytes, *, remove: Collection[str] = (), set: Mapping[str, Any] | None = None) -> bytes:
     """Return the arguments of an INFO without the members `remove` and with those of `set`.
 

@@ -25,7 +25,7 @@ from natsproxy import close_reasons
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS, Connect, parse_connect
 from natsproxy.protocol.errors import AUTH_TIMEOUT, AUTHORIZATION, UNKNOWN_OP, err_frame
-from natsproxy.protocol.info import Info, InfoEdit, edited_info, parse_info, rewrite_info
+from natsproxy.protocol.info import Info, InfoEdit, edited_info, rewrite_info, why_unusable
 from natsproxy.protocol.jwt import NOBODY
 from natsproxy.session.direction import DirectionPipe
 from natsproxy.session.fences import Fences
@@ -289,25 +289,6 @@ def _refusal_of(certificate: Certificate, identity: Identity) -> str | None:
 
 
 _TLS = ("tls_available", "tls_required", "tls_verify")
-
-
-def why_unusable(info: Info) -> str | None:
-    """Return why a server with this INFO cannot be proxied, as a sentence; None if it can."""
-    if info.other_port:
-        return f"the upstream is a {info.other_port} port, not a client port: give the server's client port"
-    return None
-
-
-def info_of(greeting: bytes) -> Info | None:
-    """Return the INFO of a server's first line; None if it is another line, or does not parse."""
-    line, _, _ = greeting.partition(b"\n")
-    op, _, args = line.partition(b" ")
-    if op.upper() != b"INFO":
-        return None
-    try:
-        return parse_info(args.strip(b" \t\r"))  # as the session reads it again
-    except ValueError:
-        return None
 
 
 def _server_connect(identity: Identity, args: bytes, nonce: str) -> bytes:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol import gojson, info
-from natsproxy.protocol.info import Info, parse_info, redact_info, rewrite_info
+from natsproxy.protocol.info import Info, parse_greeting, parse_info, redact_info, rewrite_info, why_unusable
 from natsproxy.protocol.redaction import INFO_SECRETS, redact_object
 
 ARGS = (
@@ -48,6 +48,25 @@ def test_bad_info(args: bytes) -> None:
     """What does not parse is an error."""
     with pytest.raises(ValueError, match=r"."):
         parse_info(args)
+
+
+@pytest.mark.parametrize("name", [b"INFO", b"info"])
+@pytest.mark.parametrize("end", [b"\r\n", b" \r\nPING\r\n", b""])
+def test_the_first_line_of_a_server_tells_its_info(name: bytes, end: bytes) -> None:
+    info = parse_greeting(name + b' {"max_payload":7}' + end)
+    assert info is not None
+    assert info.max_payload == 7
+
+
+@pytest.mark.parametrize("line", [b"HTTP/1.1 400 Bad Request\r\n", b"INFO nothing\r\n", b""])
+def test_another_first_line_is_no_info(line: bytes) -> None:
+    assert parse_greeting(line) is None
+
+
+def test_only_a_port_for_clients_can_be_proxied() -> None:
+    client, leaf = parse_info(ARGS), parse_info(b'{"leafnode_urls":["127.0.0.1:7422"]}')
+    assert why_unusable(client) is None
+    assert "leaf" in (why_unusable(leaf) or "")
 
 
 def test_unchanged_is_the_same_object() -> None:

@@ -16,7 +16,7 @@ from natsproxy.capture.format.records import Flags
 from natsproxy.protocol import gojson
 from natsproxy.protocol.connect import AUTH_FIELDS
 from natsproxy.protocol.credentials import Credentials, KeyPair, read_credentials
-from natsproxy.session.login import clears_subscriptions, client_info, info_of, other_protocol, why_unusable
+from natsproxy.session.login import clears_subscriptions, client_info, other_protocol
 from natsproxy.session.values import Certificate, Identity, SessionSettings
 from natsproxy.wire.ops import C2S, Op
 from tests.kit.accounts import Operator
@@ -318,27 +318,6 @@ def test_a_refused_connect_is_recorded() -> None:
 
 
 # -- the greeting of the server
-
-
-@pytest.mark.parametrize("name", [b"INFO", b"info"])
-@pytest.mark.parametrize("end", [b"\r\n", b" \r\nPING\r\n", b""])
-def test_the_first_line_of_a_server_tells_its_info(name: bytes, end: bytes) -> None:
-    info = info_of(name + b' {"max_payload":7}' + end)
-    assert info is not None
-    assert info.max_payload == 7
-
-
-@pytest.mark.parametrize("line", [b"HTTP/1.1 400 Bad Request\r\n", b"INFO nothing\r\n", b""])
-def test_another_first_line_is_no_info(line: bytes) -> None:
-    assert info_of(line) is None
-
-
-def test_only_a_port_for_clients_can_be_proxied() -> None:
-    client, leaf = info_of(INFO), info_of(b'INFO {"leafnode_urls":["127.0.0.1:7422"]}\r\n')
-    assert client is not None
-    assert leaf is not None
-    assert why_unusable(client) is None
-    assert "leaf" in (why_unusable(leaf) or "")
 
 
 ADDRESSES = (
