@@ -96,11 +96,13 @@ def _jetstream(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
     if call is None:
         words = _EVENT_NAMES_AT if kind == b"EVENT" else len(tokens)
         return [*_kept(tokens[:words]), *map(_consumer, tokens[words:])]
-    names = call.start + bool(call.stream) + 2 * bool(call.account)
-    found = _kept(tokens[:names])
-    if call.consumer:
-        found.append(_consumer(call.consumer))
-    return [*found, *(marked(call.filter) if call.filter else ())]
+    found = _kept(tokens[: call.start])
+    for name, text in zip(call.names, tokens[call.start :], strict=False):
+        if name == "filter":
+            found += marked(call.filter)
+        else:
+            found.append(_consumer(text) if name == "consumer" else MarkedToken(text, Mark.KEPT))
+    return found
 
 
 def _bucket(subject: bytes, tokens: list[bytes]) -> list[MarkedToken]:
