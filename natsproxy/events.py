@@ -86,7 +86,7 @@ class Closed:
     cause: one of the short names in `close_reasons.py`.  detail: a sentence, where the cause
     alone does not explain the end.  *_bytes, *_frames: received in that direction.  duration: ns since
     the accept.  error: the -ERR with which the server closed.  upstream: the address of its server, ""
-    where it had none.  The others are those of `Who`.
+    where it had none.  who: the client.
     """
 
     t: int
@@ -99,13 +99,8 @@ class Closed:
     s2c_frames: int = 0
     duration: int = 0
     error: str = ""
-    client: str = ""
-    name: str = ""
-    user: str = ""
-    user_by: str = ""
-    account: str = ""
-    tls_subject: str = ""
     upstream: str = ""
+    who: Who = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

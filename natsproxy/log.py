@@ -287,8 +287,8 @@ def _is_probe(opened: Opened | None, closed: Closed) -> bool:
     return left and (opened is not None or not closed.detail)
 
 
-def _client(who: Who | Closed) -> dict[str, str | None]:
-    return {name: getattr(who, name) or None for name in Who._fields}
+def _client(who: Who) -> dict[str, str | None]:
+    return {name: fact or None for name, fact in who._asdict().items()}
 
 
 def log_event(log: Any, event: Event) -> None:
@@ -311,7 +311,7 @@ def log_event(log: Any, event: Event) -> None:
             detail=event.detail or None,
             error=event.error or None,
             upstream=event.upstream if by_server else None,
-            **_client(event),
+            **_client(event.who),
             seconds=round(event.duration / 1e9, 3),
             c2s_bytes=event.c2s_bytes,
             c2s_frames=event.c2s_frames,

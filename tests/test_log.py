@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from natsproxy.events import Closed, Greeted, Notice, Opened
+from natsproxy.events import Closed, Greeted, Notice, Opened, Who
 from natsproxy.log import EventLog, LogFile, logger
 from tests.kit.servers import NatsServer
 
@@ -93,7 +93,7 @@ def test_probes_are_one_counter(tmp_path: Path) -> None:
         say(Closed(0, 199, "client-closed", "the client left before there was a server"))
         say(Opened(0, 200, "10.0.0.2:5", "up:1"))
         say(Greeted(0, 200, "app/1", "app"))
-        say(Closed(0, 200, "client-closed", c2s_bytes=20, name="app"))
+        say(Closed(0, 200, "client-closed", c2s_bytes=20, who=Who(name="app")))
         say(Opened(0, 201, "10.0.0.3:5", "up:1"))
         say(Closed(0, 201, "server-closed"))
         say.close()

@@ -19,7 +19,7 @@ from natsproxy.capture.format import records
 from natsproxy.config.endpoints import Listener
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import place_of
-from natsproxy.events import Closed, Event, Notice, Opened
+from natsproxy.events import Closed, Event, Notice, Opened, Who
 from natsproxy.net.arrivals import Arrivals
 from natsproxy.net.chain_swap import ChainSwap
 from natsproxy.net.client_users import ClientUsers
@@ -162,12 +162,12 @@ class Connections:
             self._arrivals.arrived(conn)
             if end is not None:
                 now, end = now_ns(), self._end_of(end)
-                self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, client=peer))
+                self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, who=Who(peer)))
             self.open -= 1
 
     def gone(self, peer: str, conn: int) -> None:
         """Report a connection whose client had left before it was accepted.  peer: `host:port`."""
-        self._emit(Closed(now_ns(), conn, close_reasons.CLIENT_CLOSED, "", duration=0, client=peer))
+        self._emit(Closed(now_ns(), conn, close_reasons.CLIENT_CLOSED, "", duration=0, who=Who(peer)))
 
     async def _serve(self, accepted: Accepted) -> None:
         client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
@@ -333,7 +333,6 @@ class Connections:
             conn, now, end.cause, {**counts, "detail": end.detail, **session.verified_client()}
         )
         self._recording.close(conn, item, end.cause)
-        facts: dict[str, Any] = {**session.who._asdict(), **counts}
         self._emit(
             Closed(
                 now,
@@ -343,7 +342,8 @@ class Connections:
                 duration=now - accepted.opened,
                 error=session.server_error,
                 upstream=str(endpoint.address) if endpoint is not None else "",
-                **facts,
+                who=session.who,
+                **counts,
             )
         )
         if endpoint is not None and end.cause in close_reasons.BY_SERVER and not session.server_error:

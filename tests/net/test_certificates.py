@@ -83,8 +83,8 @@ async def test_the_subject_of_a_certificate_is_a_client(tmp_path: Path) -> None:
     (opened,) = [
         item for _, item in open_capture(tmp_path / "x.ncap").items() if isinstance(item, OpenRecord)
     ]
-    assert closed.tls_subject == opened.info["tls_subject"]
-    assert closed.tls_subject.startswith("CN=ann,")
+    assert closed.who.tls_subject == opened.info["tls_subject"]
+    assert closed.who.tls_subject.startswith("CN=ann,")
     assert "permissions violation" in refused
 
 
@@ -113,7 +113,7 @@ async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path:
             refused = await trio.to_thread.run_sync(publish_denied, f"tls://{address}", context, proxy.rotate)
             await proxy.drain(5)
     (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert (closed.user, closed.account, "permissions violation" in refused) == (
+    assert (closed.who.user, closed.who.account, "permissions violation" in refused) == (
         "ann@example.com",
         "A",
         True,
@@ -122,12 +122,12 @@ async def test_a_capture_has_the_user_of_a_certificate_and_the_account(tmp_path:
     (opened,) = [item.info for item in items if isinstance(item, OpenRecord)]
     (before,) = [item.info["open"] for item in items if isinstance(item, Preamble)]
     (end,) = [item.info for item in items if isinstance(item, CloseRecord)]
-    assert opened["user"] == closed.user
+    assert opened["user"] == closed.who.user
     for info in (before, end):
         assert {name: info[name] for name in ("user", "account", "tls_subject")} == {
-            name: getattr(closed, name) for name in ("user", "account", "tls_subject")
+            name: getattr(closed.who, name) for name in ("user", "account", "tls_subject")
         }
     told = CliRunner(env={"COLUMNS": "400"}).invoke(main, ["capture", "cat", str(path)]).output
-    assert told.count(f", user ann@example.com, account A, certificate {closed.tls_subject}") == 2
+    assert told.count(f", user ann@example.com, account A, certificate {closed.who.tls_subject}") == 2
     facts = json.loads(CliRunner().invoke(main, ["capture", "info", "--json", str(path)]).output)
-    assert [(one["user"], one["account"]) for one in facts["connections"]] == [(closed.user, "A")]
+    assert [(one["user"], one["account"]) for one in facts["connections"]] == [(closed.who.user, "A")]

@@ -228,7 +228,7 @@ async def test_a_wrong_password_gets_the_servers_own_answer(plane: str, tmp_path
             "a wrong password for the user 'ann'",
             "the client sent something else before its CONNECT",
         ]
-        assert {end.user for end in ends} == {""}  # a user is one that was checked
+        assert {end.who.user for end in ends} == {""}  # a user is one that was checked
 
 
 async def test_a_second_connect_logs_in_anew(plane: str) -> None:

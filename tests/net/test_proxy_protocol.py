@@ -141,7 +141,7 @@ async def test_hostile_headers_are_refused(nats_server: NatsServer, sent: bytes,
         assert await talk(address, [sent]) == b""
     (closed,) = [event for event in events if isinstance(event, Closed)]
     assert closed.cause == close_reasons.CLIENT_PROTOCOL
-    assert closed.client.startswith("127.0.0.1:")
+    assert closed.who.client.startswith("127.0.0.1:")
     assert closed.detail == why
 
 
@@ -175,7 +175,7 @@ async def test_an_address_of_ipv4_is_one_on_a_socket_for_both_families(nats_serv
             assert await talk(address, []) == b""
     (closed,) = [event for event in events if isinstance(event, Closed)]
     assert closed.cause == close_reasons.RULE
-    assert closed.client.startswith("127.0.0.1:")
+    assert closed.who.client.startswith("127.0.0.1:")
 
 
 def test_a_listener_names_its_load_balancers() -> None:

@@ -111,7 +111,7 @@ async def test_the_end_says_who_and_by_whose_word(
 ) -> None:
     """What the server did not have to accept, or may have taken another credential for, is only claimed."""
     closed = await end_of(config, options, signed=signed)
-    assert (closed.user, closed.user_by) == (user, by)
+    assert (closed.who.user, closed.who.user_by) == (user, by)
 
 
 async def test_a_server_that_is_asked_repeats_the_claim() -> None:
@@ -135,7 +135,7 @@ async def test_a_server_that_is_asked_repeats_the_claim() -> None:
 async def test_the_account_of_a_jwt() -> None:
     """Servers tell it since 2.12; the claim is the same."""
     closed = await end_of(OPERATOR.config, {}, signed=True)
-    assert closed.account == OPERATOR.account == CLAIMS["iss"]
+    assert closed.who.account == OPERATOR.account == CLAIMS["iss"]
 
 
 DENY = '[[rules]]\nname = "no secrets"\nkind = "deny"\nsubject = "secret.>"\n'

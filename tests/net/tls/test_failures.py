@@ -427,7 +427,7 @@ async def test_the_subject_of_a_clients_certificate_is_known(authority: Authorit
                 assert await secured.receive_some()
                 await secured.aclose()
                 closed = await one.closed()
-        assert closed.tls_subject.startswith("CN=ann,")
+        assert closed.who.tls_subject.startswith("CN=ann,")
 
 
 async def test_a_client_too_many(authority: Authority) -> None:

@@ -86,7 +86,7 @@ async def test_a_load_balancer_before_us(
                     assert b"PONG" in await log_in(stream, authority)
             closed = await one.closed()
             (opened,) = [event for event in one.events if isinstance(event, Opened)]
-    assert opened.client == closed.client == str(CLIENT)
+    assert opened.client == closed.who.client == str(CLIENT)
     assert opened.proxied_by.startswith("127.0.0.1:")
 
 

@@ -96,7 +96,7 @@ async def test_the_names_of_a_certificate(authority: Authority, name: str, liste
     if name == "another":
         assert closed.detail == "the client's certificate stands for no user"
     else:
-        assert greeted[0].user == closed.user == user
+        assert greeted[0].user == closed.who.user == user
 
 
 async def login(port: int, context: ssl.SSLContext, *, first: bool) -> bytes | str:
@@ -123,8 +123,8 @@ async def ann_only(authority: Authority, client: str, server: str) -> AsyncItera
             yield one
             closed = await one.closed()
             (greeted,) = [event for event in one.events if isinstance(event, Greeted)]
-            assert greeted.user == closed.user == "ann@example.com"
-            assert closed.tls_subject.startswith("CN=ann,")
+            assert greeted.user == closed.who.user == "ann@example.com"
+            assert closed.who.tls_subject.startswith("CN=ann,")
 
 
 @pytest.mark.parametrize(("client", "server"), KINDS)
@@ -234,4 +234,6 @@ async def test_a_server_that_maps_the_certificate_of_the_proxy(authority: Author
                 while b"INFO " not in got:  # the one that names the account
                     got += await stream.receive_some()
             closed = await one.closed()
-    assert (closed.user, closed.user_by) == (("orders", "server") if login == "JWT" else ("root", "client"))
+    assert (closed.who.user, closed.who.user_by) == (
+        ("orders", "server") if login == "JWT" else ("root", "client")
+    )
