@@ -41,6 +41,7 @@ FLOORS = {
     "trial": 6,
     "admin": 6,
     "permissions": 7,
+    "traces": 7,
     "sweep": 7,
     "testing": 8,
     "pytest_plugin": 10,

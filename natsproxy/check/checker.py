@@ -81,14 +81,15 @@ def check_captures(
     # Of one recording the last messages are compared; of several all, or it is said that they were too many.
     messages: Messages = Table() if len(captures) > 1 else BoundedDict()
     for path in captures:
-        history = History(opened(path, lost), str(path), messages, patience)
+        reader = opened(path, lost)
+        history = History(str(path), messages, patience, cut=reader.tail() is not None)
         checks = [CHECKS[name].kind(name, history) for name in chosen]
         interested = {
             (way, op): [check.saw for check in checks if check.looks_at(way, op)]
             for way in (C2S, S2C)
             for op in Op
         }
-        for moment in history.moments():
+        for moment in history.moments(reader.items()):
             for saw in interested[moment.direction, moment.frame.op]:
                 saw(moment)
         for check in checks:

@@ -11,7 +11,7 @@ recording may have missed.  Every table is bounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +28,6 @@ from natsproxy.capture.format.records import (
     Preamble,
 )
 from natsproxy.capture.read.frames import CapturedFrame, frames_of
-from natsproxy.capture.read.reader import CaptureReader
 from natsproxy.capture.read.segment import BlockRef
 from natsproxy.check.statement import ProofFrame
 from natsproxy.errors import CaptureError, ProtocolError
@@ -262,13 +261,15 @@ class History:
     frames or connections are missing, "" for none.
     """
 
-    def __init__(self, reader: CaptureReader, name: str, messages: Messages, patience: Patience) -> None:
+    def __init__(
+        self, name: str, messages: Messages, patience: Patience = PATIENCE, *, cut: bool = False
+    ) -> None:
         self.name = name
         self.messages = messages
         self.patience = patience
         self.began = 0
         self.end = 0
-        self.cut = reader.tail() is not None
+        self.cut = cut
         self.filtered = ""
         self.latest_proof: tuple[Frame, StatusKind | None, ProofFrame] | None = None
         self.gap = -1
@@ -280,14 +281,13 @@ class History:
         """Streams of which messages were removed, with the call that did it."""
         self.consumers: Table[Consumer, dict[str, Any]] = Table()
         self._spans: Table[Consumer, list[int]] = Table()
-        self._reader = reader
         self._last: dict[bytes, int] = {}
 
     # -- reading
 
-    def moments(self) -> Iterator[Moment]:
-        """Yield the frames in recording order; read once."""
-        for ref, item in self._reader.items():
+    def moments(self, items: Iterable[tuple[BlockRef, Item]]) -> Iterator[Moment]:
+        """Yield the frames among the next items of the recording, in recording order."""
+        for ref, item in items:
             wall = ref.wall(getattr(item, "t", 0))
             self.began = self.began or wall
             self._note_settings(ref)

@@ -54,7 +54,7 @@ class UnansweredRequests(Check):
                 self._unsubscribed(moment)
             else:
                 self._last[moment.conn] = moment.t
-            if frame.op in PUBLISHES and moment.request is not None and _asks(moment):
+            if frame.op in PUBLISHES and moment.request is not None and asks(moment):
                 self._asked(moment.request)
         elif moment.request is not None and moment.passed and moment.request.got:
             self._answered(moment.request)
@@ -112,7 +112,7 @@ class UnansweredRequests(Check):
         return None, "", None
 
 
-def _asks(moment: Moment) -> bool:
+def asks(moment: Moment) -> bool:
     """Tell whether a publish waits for an answer: on an inbox that its client listens to, and is no pull."""
     frame, conn, request = moment.frame, moment.conn, moment.request
     if request is None or request.again or frame.subject.startswith(b"$JS.FC."):

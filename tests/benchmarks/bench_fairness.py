@@ -40,6 +40,7 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "deny": (FLOOD,),
     "limit": (FLOOD, 'messages = "10000/s"', 'action = "drop"'),
     "stamp": (FLOOD.partition("\n")[2],),
+    "trace": (FLOOD.partition("\n")[2],),
     "rewrite": ('prefix = "t"',),
     "latency": (FLOOD, 'delay = "10ms"'),
     "drop": (FLOOD, "probability = 0.01"),

@@ -24,8 +24,8 @@ from tests.session.playbook import Playbook
 
 BODIES = (b"one", b"two", b"six", b"end")
 THIRD = 2
-NO_FRAME = {"permissions", "rewrite", "refuse", "announce", "info", "limit", "stamp"}
-"""Kinds that are about connections, subjects, rates or INFO, or who the client is."""
+NO_FRAME = {"permissions", "rewrite", "refuse", "announce", "info", "limit", "stamp", "trace"}
+"""Kinds that are about connections, subjects, rates or INFO, who the client is, or all of a subject."""
 Frames = Sequence[bytes]
 Sent = Callable[[Frames], bytes]
 

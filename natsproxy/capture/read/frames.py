@@ -19,7 +19,7 @@ from natsproxy.errors import CaptureError, ProtocolError
 from natsproxy.protocol.subjects import matches, tokens
 from natsproxy.units import short_duration
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import ALL_OPS, Direction
+from natsproxy.wire.ops import ALL_OPS, Direction, Op
 from natsproxy.wire.parse import frames as parse_frames
 from natsproxy.wire.parse import head
 
@@ -126,22 +126,27 @@ class Query:
 
     def wants(self, one: CapturedFrame) -> bool:
         """Tell whether a frame matches the query."""
-        if self.conns and one.conn not in self.conns:
+        frame = one.head
+        op, subject = (None, b"") if frame is None else (frame.op, frame.subject)
+        return self.wants_message(one.conn, one.direction, one.wall, op, subject)
+
+    def wants_message(
+        self, conn: ConnectionId, direction: Direction, wall: int, op: Op | None, subject: bytes
+    ) -> bool:
+        """Tell the same of a frame's parts.  op: None for one without a whole control line."""
+        if self.conns and conn not in self.conns:
             return False
-        if self.direction is not None and one.direction != self.direction:
+        if self.direction is not None and direction != self.direction:
             return False
-        if self.start is not None and one.wall < self.start:
+        if self.start is not None and wall < self.start:
             return False
-        if self.end is not None and one.wall > self.end:
+        if self.end is not None and wall > self.end:
             return False
         if self.ops == ALL_OPS and not self.subjects:
             return True
-        frame = one.head
-        if frame is None or not self.ops >> frame.op & 1:
+        if op is None or not self.ops >> op & 1:
             return False
-        return not self.subjects or any(
-            frame.subject and matches(pattern, frame.subject) for pattern in self.subjects
-        )
+        return not self.subjects or any(subject and matches(pattern, subject) for pattern in self.subjects)
 
 
 def read_frames(reader: CaptureReader, query: Query | None = None) -> Iterator[CapturedFrame]:

@@ -36,6 +36,7 @@ from natsproxy.rules.kinds import (
     stamp,
     stop_reading,
     swallow,
+    trace,
     truncate,
 )
 from natsproxy.rules.model.rule import Kind
@@ -45,6 +46,7 @@ _LISTED: Final = (
     deny.KIND,
     limit.KIND,
     stamp.KIND,
+    trace.KIND,
     rewrite.KIND,
     latency.KIND,
     drop.KIND,

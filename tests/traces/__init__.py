@@ -1,0 +1,1 @@
+"""Spans of recordings, and where they go."""

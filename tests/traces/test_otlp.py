@@ -1,0 +1,246 @@
+"""Traces of real programs, as a collector gets them, and as files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import nats
+import pytest
+from click.testing import CliRunner, Result
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from natsproxy.cli import main
+from natsproxy.testing import TestProxy
+from tests.kit.process import ProxyProcess, wait_until
+from tests.kit.servers import NatsServer
+
+RECORDED = Path(__file__).parents[2] / "recordings"
+PRODUCER, CONSUMER, CLIENT = 4, 5, 3
+TRACE = {"name": "traces", "kind": "trace"}
+
+
+class Collector:
+    """A collector of OpenTelemetry.  answers: the statuses of its next answers, then 200."""
+
+    def __init__(self, *answers: int) -> None:
+        self.answers = list(answers)
+        self.paths: list[str] = []
+        self.spans: list[Any] = []
+        self.services: list[str] = []
+
+    def take(self, path: str, body: bytes) -> int:
+        self.paths.append(path)
+        status = self.answers.pop(0) if self.answers else 200
+        if status == 200:
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                named = {one.key: one.value.string_value for one in resource.resource.attributes}
+                for scope in resource.scope_spans:
+                    self.services += [named["service.name"]] * len(scope.spans)
+                    self.spans += scope.spans
+        return status
+
+    def named(self, name: str) -> Any:
+        """Return the one span of a name."""
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+
+@contextmanager
+def served(collector: Collector) -> Iterator[str]:
+    """Serve a collector on a free port; yield its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            status = collector.take(self.path, self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def export(*arguments: object, **environ: str) -> Result:
+    return CliRunner().invoke(main, ["capture", "export", *map(str, arguments)], env=environ)
+
+
+async def shop(worker: Client, asker: Client) -> None:
+    """Ask, publish and store, each message once."""
+
+    async def answer(msg: Msg) -> None:
+        await msg.respond(b"42")
+
+    await worker.subscribe("quotes", cb=answer)
+    plain = await worker.subscribe("plain")
+    js = worker.jetstream()
+    await js.add_stream(name="S", subjects=["stored"])
+    pull = await js.pull_subscribe("stored", durable="c")
+    await worker.flush()
+    await asker.request("quotes", b"acme", timeout=5)
+    await asker.publish("plain", b"hello")
+    await plain.next_msg(timeout=5)
+    await asker.jetstream().publish("stored", b"one")
+    (msg,) = await pull.fetch(1, timeout=5)
+    await msg.ack_sync()
+
+
+async def traffic(url: str) -> None:
+    worker, asker = [await nats.connect(url, name=name) for name in ("worker", "asker")]
+    try:
+        await shop(worker, asker)
+    finally:
+        await asker.close()
+        await worker.close()
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("traced", [False, True])
+def test_a_trace_for_each_message(traced: bool, nats_server: NatsServer, tmp_path: Path) -> None:
+    """A plain message and its delivery belong together only by a header, which a rule adds."""
+    path = tmp_path / "x.ncap"
+    with TestProxy(nats_server.url, record=path, rules=[TRACE] if traced else []) as proxy:
+        asyncio.run(traffic(proxy.url))
+    collector = Collector()
+    with served(collector) as url:
+        done = export(path, "--otlp", url)
+    assert (done.exit_code, collector.paths) == (0, ["/v1/traces"]), done.output
+    assert f"{url}: {len(collector.spans)} spans" in done.stderr
+    assert set(collector.services) == {"worker", "asker"}
+    pairs = [
+        ("request quotes", CLIENT, "process quotes", True),
+        ("publish stored", PRODUCER, "process stored", True),
+        ("publish plain", PRODUCER, "receive plain", traced),
+    ]
+    for sent, kind, got, joined in pairs:
+        above, below = collector.named(sent), collector.named(got)
+        assert (above.kind, below.kind, above.parent_span_id) == (kind, CONSUMER, b"")
+        assert (below.parent_span_id == above.span_id, below.trace_id == above.trace_id) == (joined, joined)
+        assert above.start_time_unix_nano <= below.start_time_unix_nano <= below.end_time_unix_nano
+    assert len({span.trace_id for span in map(collector.named, ["request quotes", "publish stored"])}) == 2
+
+
+@pytest.mark.server
+def test_following_a_proxy(nats_server: NatsServer, tmp_path: Path) -> None:
+    """What happens from now on is sent while it happens, and a signal ends it well."""
+    folder, collector = tmp_path / "traffic", Collector()
+    with served(collector) as url, ProxyProcess(nats_server.url, "--record", f"{folder}/") as proxy:
+        command = [sys.executable, "-m", "natsproxy", "capture", "export", str(folder), "--otlp", url, "-f"]
+        asyncio.run(asks(proxy.port, "before"))
+        wait_until(lambda: b"before" in b"".join(one.read_bytes() for one in folder.glob("*.ncap")))
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as follower:
+
+            def has_begun() -> bool:
+                asyncio.run(asks(proxy.port, "meanwhile"))
+                return any(span.name == "request meanwhile" for span in collector.spans)
+
+            wait_until(has_begun)
+            follower.send_signal(signal.SIGTERM)
+            _, said = follower.communicate(timeout=60)
+    assert (follower.returncode, said) == (0, "")
+    assert not any("before" in span.name for span in collector.spans)
+
+
+async def asks(port: int, subject: str) -> None:
+    """Ask where nobody answers, which ends with a 503."""
+    client = await nats.connect(f"nats://127.0.0.1:{port}")
+    with pytest.raises(nats.errors.NoRespondersError):
+        await client.request(subject, b"")
+    await client.close()
+
+
+def test_a_collector_that_is_busy_first() -> None:
+    collector = Collector(503)
+    with served(collector) as url:
+        done = export(RECORDED / "requests-v1.1.ncap", "--otlp", f"{url}/own/path")
+    assert (done.exit_code, collector.paths, len(collector.spans)) == (0, ["/own/path"] * 2, 5)
+
+
+def test_a_collector_that_refuses() -> None:
+    collector = Collector(400)
+    with served(collector) as url:
+        done = export(RECORDED / "requests-v1.1.ncap", "--otlp", url)
+    assert done.exit_code == 2
+    assert f"Error: {url}/v1/traces did not take 5 spans: " in done.stderr
+
+
+def test_no_collector_and_no_password_in_what_is_said() -> None:
+    with served(Collector()) as url:
+        pass
+    where = url.replace("//", "//me:secret@")
+    done = export(RECORDED / "requests-v1.1.ncap", "--otlp", where, OTEL_EXPORTER_OTLP_TIMEOUT="0.1")
+    assert done.exit_code == 2
+    assert "did not take 5 spans" in done.stderr
+    assert "secret" not in done.output
+
+
+def test_a_file(tmp_path: Path) -> None:
+    """As the Collector's file exporter writes it: ids are hex digits, 64-bit numbers are texts."""
+    out = tmp_path / "traces.jsonl"
+    done = export(RECORDED / "requests-v1.1.ncap", "--otlp", out, OTEL_RESOURCE_ATTRIBUTES="site=here")
+    assert (done.exit_code, done.stderr) == (0, f"{out}: 5 spans\n")
+    (line,) = map(json.loads, out.read_text().splitlines())
+    resources = {
+        attribute["key"]: attribute["value"]["stringValue"]
+        for resource in line["resourceSpans"]
+        for attribute in resource["resource"]["attributes"]
+    }
+    assert resources["site"] == "here"
+    spans = [span for one in line["resourceSpans"] for scope in one["scopeSpans"] for span in scope["spans"]]
+    assert all((len(span["traceId"]), len(span["spanId"])) == (32, 16) for span in spans)
+    assert all(span["startTimeUnixNano"].isdecimal() for span in spans)
+    assert {span["kind"] for span in spans} == {CLIENT, CONSUMER}
+    below = [span["parentSpanId"] for span in spans if "parentSpanId" in span]
+    assert len(below) == 2
+    assert set(below) < {span["spanId"] for span in spans}
+
+
+def test_a_choice_of_spans(tmp_path: Path) -> None:
+    out = tmp_path / "traces.jsonl"
+    done = export(
+        RECORDED / "requests-v1.1.ncap", "--otlp", out, "--subject", "quotes.acme", "--direction", "s2c"
+    )
+    assert (done.exit_code, done.stderr) == (0, f"{out}: 1 spans\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--jsonl", "a", "--follow"], "--follow is for --otlp and the URL of a collector"),
+        (["--otlp", "a", "--follow"], "--follow is for --otlp and the URL of a collector"),
+        (["--otlp", "a", "--jsonl", "b"], "name one output"),
+    ],
+)
+def test_options_that_do_not_fit(options: list[str], text: str) -> None:
+    done = export(RECORDED / "requests-v1.1.ncap", *options)
+    assert done.exit_code == 2
+    assert text in done.stderr
+
+
+def test_without_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "natsproxy.traces.otlp", raising=False)
+    done = export(RECORDED / "requests-v1.1.ncap", "--otlp", "-")
+    assert done.exit_code == 2
+    assert "pip install 'natsproxy[otlp]'" in done.stderr
