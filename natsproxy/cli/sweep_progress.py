@@ -83,10 +83,11 @@ def show_findings(outcome: Outcome) -> None:
         click.echo(printable(f"left out: {line}"), err=True)
     for one in outcome.findings:
         same, runs = one.rate
+        sure = "" if one.least.confirmed else ", not confirmed"
         known = "" if one in outcome.new else ", accepted"
         colour = COLOURS[one.cause.verdict]
         click.echo(
-            f"{click.style(one.title, fg=colour)}: {printable(one.sentence)} ({same} of {runs}{known})"
+            f"{click.style(one.title, fg=colour)}: {printable(one.sentence)} ({same} of {runs}{sure}{known})"
         )
     for remark in outcome.result.remarks():
         click.echo(f"remark: {remark.sentence}", err=True)

@@ -236,10 +236,10 @@ class SweepFolder:
             _remove_findings(self.path)
             for finding in findings:
                 write_finding(self.path, finding, result)
-            kept = {finding.least.run.capture for finding in findings}
-            for one in result.judged:
-                if one.run.capture not in kept:
-                    self.drop(one.run)
+            kept = {finding.least.run.capture.parent.name for finding in findings}
+            for run in (self.path / RUNS).glob("[0-9]*"):  # also those that a signal stopped
+                if run.name not in kept:
+                    shutil.rmtree(run, ignore_errors=True)
             self.show(result, findings)
             self._write(JUNIT, junit.document(result, findings))
 

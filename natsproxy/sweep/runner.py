@@ -37,7 +37,6 @@ _KILLED_DRAIN: Final = 0.1  # the same for a program that was ended: a fault may
 _NEEDS_TERMINAL: Final = re.compile(
     r"EOF when reading a line|/dev/tty|[Nn]ot a (tty|terminal)|[Ii]nappropriate ioctl"
 )
-_SHOWN: Final = 500  # characters of the last line of the output
 _MOST_FIRINGS: Final = 10_000
 _LEAVE: Final = 0.3  # seconds in which the children of a program that has ended may end too
 
@@ -194,14 +193,12 @@ class _OneRun:
         how = f"ended with {result.code}"
         if result.code is None:
             how = f"did not end within {in_seconds(result.limit)}"
-        last = result.output.strip().rpartition("\n")[2][:_SHOWN]
-        printed = f"; it printed: {last}" if last else ""
         if not proxy.accepted:
             url = f"nats://{proxy.listen[0]}"
             where = f"no client connected to NATS_URL={url}: it must connect there"
-            return f"{self._name} {how} and {where}{printed}"
+            return f"{self._name} {how} and {where}{result.printed}"
         if self._trial is None and result.code and _NEEDS_TERMINAL.search(result.output):
-            return f"{self._name} {how}: it needs a terminal or an input, and has none{printed}"
+            return f"{self._name} {how}: it needs a terminal or an input, and has none{result.printed}"
         return ""
 
     async def check(self, command: str, url: str, limit: float) -> None:

@@ -15,6 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Firing
 
+_SHOWN: Final = 500
+"""Characters of a line of output that are shown."""
+
 
 class Position(NamedTuple):
     """A frame in every run of the program.
@@ -106,6 +109,12 @@ class ProgramRun:
     output: str = ""
     open: list[OpenConnection] = field(default_factory=list)
     problem: str = ""
+
+    @property
+    def printed(self) -> str:
+        """The end of a sentence about the run: the last line of its output, "" for none."""
+        last = self.output.strip().rpartition("\n")[2][:_SHOWN]
+        return f"; it printed: {last}" if last else ""
 
 
 class Verdict(Enum):

@@ -172,7 +172,7 @@ def fired(run: ProgramRun, trial: Trial) -> list[Firing]:
 def _judged(baseline: Baseline, run: ProgramRun, firings: list[Firing]) -> Judgement:
     if run.code not in baseline.codes:
         if run.code is not None:
-            return Judgement(Verdict.FAILED_LOUDLY, (_ended(run.code),))
+            return Judgement(Verdict.FAILED_LOUDLY, (_ended(run.code) + run.printed,))
         return _stuck(baseline, run, firings)
     checked = _checked(baseline, run)
     if checked:

@@ -215,6 +215,8 @@ def test_a_signal_ends_with_a_report_and_leaves_nothing(tmp_path: Path) -> None:
     assert "a signal stopped it" in said
     facts = json.loads((tmp_path / "sweep-out/report.json").read_text())
     assert facts["stopped"] == "a signal stopped it"
+    kept = {one.name for one in (tmp_path / "sweep-out/runs").iterdir()}
+    assert kept == {"baseline-1", "baseline-2"}
     for pid in pids.read_text().split():
         assert not Path(f"/proc/{pid}").exists()
 

@@ -39,11 +39,11 @@ def test_a_run_without_a_firing_has_not_reached_its_place(tmp_path: Path) -> Non
 
 
 def test_a_program_that_differs_without_a_fault_is_flaky(tmp_path: Path) -> None:
-    found = judged(tmp_path, CLEAN, CLEAN, at=None, code=3)
+    found = judged(tmp_path, CLEAN, CLEAN, at=None, code=3, output="asking\nnats: timeout\n")
     assert found.verdict is Verdict.FLAKY
     assert found.reasons == (
         "no fault took place, and all the same the program failed",
-        "it ended with exit code 3",
+        "it ended with exit code 3; it printed: nats: timeout",
     )
 
 
