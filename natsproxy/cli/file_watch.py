@@ -9,6 +9,7 @@ certificate before its key is there.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ LOOK: Final = 1.0
 """Seconds between two looks."""
 _Mark = tuple[int, int, int, int] | None
 """A file's device, inode, size and time of change; None for no file."""
-_Marks = tuple[_Mark, ...]
+_Marks = dict[Path, _Mark]
 
 
 class FileWatch:
@@ -26,11 +27,18 @@ class FileWatch:
 
     def __init__(self, *paths: Path) -> None:
         self._paths = paths
-        self._known: _Marks = ()
+        self._named: tuple[Path, ...] = ()
+        self._known: _Marks = {}
 
     def reading(self) -> None:
         """Take the files as they are now for known."""
         self._known = self._look()
+
+    def have_named(self, paths: Iterable[Path]) -> None:
+        """Watch those files too that the ones just read have named; they have been read as well."""
+        self._named = tuple(paths)
+        known, now = self._known, self._look()
+        self._known = {path: known.get(path, mark) for path, mark in now.items()}
 
     async def changed(self) -> None:
         """Wait until a file is another than the known one, or is gone."""
@@ -45,7 +53,7 @@ class FileWatch:
             last = marks
 
     def _look(self) -> _Marks:
-        return tuple(map(_mark_of, self._paths))
+        return {path: _mark_of(path) for path in (*self._paths, *self._named)}
 
 
 def _mark_of(path: Path) -> _Mark:

@@ -154,6 +154,7 @@ class Service:
         rules = configured_rules(self._rules, self._config)
         if rules is None and self._proxy.rules.base:
             raise ConfigError(f"{self._config}: {NONE_NAMED}")
+        self._rules_watch.have_named(file for rule in rules or () for file in rule.action.files)
         return rules
 
     async def run(self, log: Any, signals: AsyncIterator[int]) -> None:

@@ -65,7 +65,8 @@ def _text(source: str, title: str) -> str:
             raise ConfigError(f"the variable that {title} names is not set")
         return text
     try:
-        return Path(source).expanduser().read_text()
+        (path,) = file_of(source)
+        return path.read_text()
     except OSError as error:
         reason = error.strerror
     except UnicodeDecodeError:
@@ -73,6 +74,11 @@ def _text(source: str, title: str) -> str:
     except (ValueError, RuntimeError):  # bytes that no name has, or the home of no user
         reason = "it is not a valid file name"
     raise ConfigError(f"cannot read the file that {title} names: {reason}")
+
+
+def file_of(source: str | None) -> tuple[Path, ...]:
+    """Return the file that a source names; none for a variable, and for no source."""
+    return () if source is None or source.startswith(VARIABLE) else (Path(source).expanduser(),)
 
 
 def opens(source: str | Path) -> bool:

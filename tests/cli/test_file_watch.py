@@ -22,7 +22,9 @@ from natsproxy.config.tls import TlsSettings
 from natsproxy.errors import ConfigError
 from natsproxy.log import LogFile
 from natsproxy.net.proxy import Proxy
+from natsproxy.protocol.credentials import KeyPair
 from natsproxy.rules.engine.chain import RuleChain
+from tests.kit.accounts import seed
 
 TLS = Path(__file__).parent.parent / "kit" / "tls"
 RULE = '[[rules]]\nname = "{name}"\nkind = "deny"\nsubject = "secret"\n'
@@ -137,6 +139,34 @@ async def test_certificates_are_loaded_when_they_change(
         "certificates reloaded",
         "certificates not reloaded",
     ]
+
+
+async def test_a_key_that_a_rule_names_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that a later version of the rules names."""
+    rules, keys = tmp_path / "rules.toml", [tmp_path / "one.nk", tmp_path / "two.nk"]
+    for key in keys:
+        key.write_text(seed())
+
+    def signing_with(key: Path) -> str:
+        return f'[[rules]]\nname = "signed"\nkind = "stamp"\nkey = "{key}"\n'
+
+    def signer(proxy: Proxy) -> str:
+        assert isinstance(proxy.chain, RuleChain)
+        return proxy.chain.rules[0].action.fingerprint
+
+    rules.write_text(signing_with(keys[0]))
+    async with watching(rules, monkeypatch) as (proxy, log):
+        keys[0].write_text(first := seed())
+        await log.until("reloaded")
+        assert signer(proxy) == KeyPair(first).public
+        rules.write_text(signing_with(keys[1]))
+        await log.until("reloaded", 2)
+        keys[1].write_text(second := seed())
+        await log.until("reloaded", 3)
+        assert signer(proxy) == KeyPair(second).public
+        keys[1].unlink()
+        await log.until("rules not reloaded")
+        assert signer(proxy) == KeyPair(second).public
 
 
 async def test_a_file_is_not_read_while_it_is_written(

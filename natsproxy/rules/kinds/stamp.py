@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import copy
+from pathlib import Path
 from typing import Any, Final
 
 from natsproxy.addresses import split_host_port
@@ -27,7 +28,7 @@ from natsproxy.protocol.credentials import KeyPair, read_seed
 from natsproxy.protocol.errors import MAX_PAYLOAD, err_frame, publish_denied
 from natsproxy.protocol.headers import header_line, is_bare
 from natsproxy.protocol.patternset import PatternSet
-from natsproxy.protocol.secret_files import SECRET, read_secret
+from natsproxy.protocol.secret_files import SECRET, file_of, read_secret
 from natsproxy.rules.file import values
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.delivery_filter import DeliveryFilter
@@ -72,7 +73,7 @@ class Stamping(Action):
 
     facts: of `FACTS`.  by: of `WITNESSES`.  key: signs, None for stamps without signature.  signed: the
     headers that a signature covers as well.  deny: what has no verified sender is denied.
-    subjects, unless: the patterns of the messages that get a stamp; None: all.
+    subjects, unless: the patterns of the messages that get a stamp; None: all.  files: that of the key.
     """
 
     stage = Stage.STAMP
@@ -91,7 +92,9 @@ class Stamping(Action):
         unless: tuple[bytes, ...],
         *,
         deny: bool,
+        files: tuple[Path, ...] = (),
     ) -> None:
+        self.files = files
         self._facts, self._by, self._key, self._signed, self._deny = facts, by, key, signed, deny
         own = [top for top in _SERVERS_OWN if not any(one.startswith(top) for one in subjects or ())]
         self._match, self._unless = subjects, (*unless, *(top + b".>" for top in own))
@@ -239,6 +242,7 @@ def make(settings: Mapping[str, Any], selector: Selector) -> Action:
         selector.subjects,
         selector.unless,
         deny=settings["unverified"] == "deny",
+        files=file_of(source),
     )
 
 

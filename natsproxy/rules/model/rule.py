@@ -24,6 +24,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions, View
@@ -116,6 +117,8 @@ class Action:
     traced: bool = False
     """It judges the subject of a publish, and so the one to which the server would publish a trace of it."""
 
+    files: tuple[Path, ...] = ()
+    """The files that it was made of, beside that of its rule."""
     edits: frozenset[bytes] = frozenset()
     """The headers that it changes by `ChangeHeaders`; it does not look at the frame."""
 
