@@ -32,6 +32,7 @@ TESTS = [
     "tests/net/test_plane_control.py",
     "tests/net/test_planes.py",
     "tests/net/test_plane_rules.py",
+    "tests/net/test_plane_gates.py",
     "tests/fuzz",
     "tests/wire",
     "tests/capture/write",

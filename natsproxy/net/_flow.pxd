@@ -60,12 +60,12 @@ cdef struct Flow:
     uint64_t conn
     # What was passed since the session last took over.
     uint64_t passed_frames
-    uint64_t passed_sent        # without those that a rule drops
+    uint64_t passed_sent        # without those that a rule drops, and with its copies
     uint64_t passed_bytes
     uint64_t passed_out         # bytes that went on, with what rules change in them
     Py_ssize_t[OPS_ROOM] passed_ops
-    Py_ssize_t[OPS_ROOM] dropped_ops    # those of them that a rule drops
-    bint dropped                # there are any
+    Py_ssize_t[OPS_ROOM] surplus        # frames sent minus frames received
+    bint unequal                # rules have dropped or copied any
     bint fired                  # rules have acted, and the session does not know it yet
     bint reports                # in the list of flows whose sessions are called for that
     Flow *next_report

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from natsproxy.capture.write._block cimport BlockBuilder, Changed
 from natsproxy.net._flow cimport NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_tail, send_to
-from natsproxy.rules.engine._decisions cimport DROP, PASS, Decisions, Effect, Text
+from natsproxy.rules.engine._decisions cimport DAMAGE, DROP, DUPLICATE, PASS, REWRITE, Decisions, Effect, Text
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._walk cimport (
     AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, message_at, pass_messages,
@@ -149,7 +149,7 @@ cdef void apply(
     int64_t now, Py_ssize_t *sent
 ) noexcept nogil:
     """Do with a frame as the rules have decided."""
-    cdef Py_ssize_t size = message.end - at
+    cdef Py_ssize_t size = message.end - at, sends = 1, i
     cdef Text rest
     account(p, &flow.watch, message)
     if effect.owner >= 0:
@@ -161,42 +161,57 @@ cdef void apply(
         if flow.recording:
             record(passing, flow, p + at, size, 1, 1 << message.op, flow.next_in, now, flow.next_out)
     else:
-        put_out(passing, flow.target, p + sent[0], at - sent[0])
-        sent[0] = message.end
         rest.p, rest.size = p + at + effect.cut, size - effect.cut
+        sends = 0 if effect.verdict == DROP else 1 + effect.copies
         if flow.recording:
-            record_change(passing, flow, p + at, size, &rest, message.op, effect, now)
-        if effect.verdict == DROP:
-            account_drop(p, &flow.watch, message)
-            flow.dropped_ops[message.op] += 1
-            flow.dropped = True
+            record_change(passing, flow, p + at, size, False, &rest, message.op, effect, now, 0)
+        if effect.verdict == DAMAGE:  # where it stands: nobody reads these bytes again
+            (<Decisions>flow.decisions).damage(
+                effect, <unsigned char *>&p[message.line.end + message.head], message.size - message.head
+            )
+        elif effect.verdict == DUPLICATE:
+            put_out(passing, flow.target, p + sent[0], message.end - sent[0])
+            sent[0] = message.end
+            for i in range(effect.copies):
+                put_out(passing, flow.target, rest.p, rest.size)
         else:
-            flow.passed_out += effect.head.size + rest.size
+            put_out(passing, flow.target, p + sent[0], at - sent[0])
+            sent[0] = message.end
+        if effect.verdict == REWRITE:
             put_out(passing, flow.target, effect.head.p, effect.head.size)
             put_out(passing, flow.target, rest.p, rest.size)
+        elif effect.verdict == DROP:
+            account_drop(p, &flow.watch, message)
+        if sends != 1:
+            flow.surplus[message.op] += sends - 1
+            flow.unequal = True
+        flow.passed_out += sends * (effect.head.size + rest.size)
+        if flow.recording:
+            for i in range(sends):
+                record_change(passing, flow, p + at, size, True, &rest, message.op, effect, now, i)
     flow.passed_ops[message.op] += 1
     flow.passed_bytes += size
     flow.passed_frames += 1
     flow.next_in += 1
     passing.frames += 1
-    if effect.verdict != DROP:
-        flow.passed_sent += 1
-        flow.next_out += 1
+    flow.passed_sent += sends
+    flow.next_out += sends
 
 
 cdef void record_change(
-    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, const Text *rest, int op, const Effect *effect,
-    int64_t now
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, bint went, const Text *rest, int op,
+    const Effect *effect, int64_t now, Py_ssize_t before
 ) noexcept nogil:
+    """Record a frame as it came or, with `went`, in its other form; before: so many have gone in its place."""
     cdef const Text *head = &effect.head
     cdef Changed frame
     frame.conn, frame.direction, frame.op, frame.t = flow.conn, flow.direction, op, now
     frame.cause, frame.cause_size = effect.cause.p, effect.cause.size
-    frame.in_first, frame.out_first = flow.next_in, flow.next_out
+    frame.in_first, frame.out_first = flow.next_in, flow.next_out + before
     passing.last_recorded = flow.connection
     if not (
-        passing.builder.add_changed(&frame, False, p, 0, p, size)
-        and (effect.verdict == DROP or passing.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size))
+        passing.builder.add_changed(&frame, True, head.p, head.size, rest.p, rest.size) if went
+        else passing.builder.add_changed(&frame, False, p, 0, p, size)
     ):
         passing.unrecorded = flow.connection
 

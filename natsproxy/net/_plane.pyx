@@ -218,6 +218,7 @@ cdef class Connection:
             interest = scanner.interest
             watch.s2c = direction
             watch.limit = min(scanner.line_limit, TAIL)
+            watch.max_payload = scanner.max_payload
             watch.stop_at_system = True  # secrets among them matter to a capture that begins later
             watch.ops = scanner.watch_ops
             watch.wants = interest.by_op
@@ -268,12 +269,12 @@ cdef class Connection:
             flow.passed_frames, flow.passed_sent, flow.passed_bytes,
             [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], opened,
             flow.passed_out,
-            [(op, flow.dropped_ops[op]) for op in range(OPS_ROOM) if flow.dropped_ops[op]] if flow.dropped else (),
+            [(op, flow.surplus[op]) for op in range(OPS_ROOM) if flow.surplus[op]] if flow.unequal else (),
         )
         flow.passed_frames = flow.passed_sent = flow.passed_bytes = flow.passed_out = 0
-        flow.fired = flow.dropped = False
+        flow.fired = flow.unequal = False
         memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
-        memset(flow.dropped_ops, 0, sizeof(flow.dropped_ops))
+        memset(flow.surplus, 0, sizeof(flow.surplus))
         return taken
 
     def rest(self, int direction):

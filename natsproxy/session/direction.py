@@ -399,7 +399,7 @@ Passed = tuple[
     Iterable[tuple[int, int]],
 ]
 """Frames received, frames sent, bytes received, frames by op, the fields of an `OpenPassed`, bytes sent, and
-dropped frames by op."""
+frames sent minus frames received by op."""
 
 
 class PassedFrames(Protocol):
@@ -496,12 +496,12 @@ class DirectionPipe:
 
     def catch_up(self, passed: Passed) -> None:
         """Count frames that were bypassed, and take over the last one where it is not complete."""
-        frames, sent, size, ops, opened, out, dropped = passed
+        frames, sent, size, ops, opened, out, surplus = passed
         self.in_bytes += size
         self.sender.out_next += sent
         self.sender.out_bytes += out
-        for op, count in dropped:
-            self.sender.surplus[op] -= count
+        for op, count in surplus:
+            self.sender.surplus[op] += count
         self.scanner.skip(frames, size, ops)
         if opened is not None:
             op, ordinal, went, whole, missing, data = OpenPassed(*opened)

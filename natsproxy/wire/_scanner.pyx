@@ -19,7 +19,7 @@ from natsproxy.wire._meter cimport NativeMeter
 from natsproxy.wire._table cimport ByteTable, Table
 from natsproxy.wire._walk cimport (
     AT_WANTED, AWAITED_FORGOTTEN, AWAITED_LONGEST, AWAITED_MOST, Message, Passed, Watch,
-    account, is_system, is_wanted, message_at, pass_messages,
+    account, is_system, is_too_large, is_wanted, message_at, pass_messages,
 )
 from natsproxy.wire._table import ByteTable as _ByteTable
 from natsproxy.wire.frames import Frame
@@ -80,7 +80,7 @@ cdef int watch_of(self, Watch *watch) except -1:
     """Fill in the wants of a scanner."""
     cdef Interest interest = self.interest
     watch.s2c = self.direction
-    watch.limit = self._limit
+    watch.limit, watch.max_payload = self._limit, self.max_payload
     watch.stop_at_system = False
     watch.ops = self.watch_ops
     watch.wants = interest.by_op
@@ -137,6 +137,8 @@ cdef Py_ssize_t _collect(self, Py_ssize_t at, list into, Py_ssize_t most) except
         if not message_at(p, at, length, &watch, message) or message.end > length:
             break
         if p[message.end - 2] != 13 or p[message.end - 1] != 10 or not is_wanted(p, &watch, message):
+            break
+        if is_too_large(&watch, message):
             break
         passed.odd |= is_system(p, message)
         account(p, &watch, message)

@@ -278,6 +278,8 @@ class Scanner(Input):
             self.odd |= subject.startswith(_SYSTEM)
             if not (self.interest.need(op, subject) or self._watched(op, subject, sid)):
                 break
+            if 0 < self.max_payload < int(size):
+                break
             if sid in self.tallies:
                 self.tallies[sid] += 1
             if self.awaited is not None:

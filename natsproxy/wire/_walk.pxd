@@ -24,13 +24,14 @@ cdef enum Stop:
     AT_LIMIT            # as many frames as were asked for
     AT_WANTED           # somebody wants the frame here, which is whole; it is not accounted for
     AT_OPEN             # nobody wants the frame here, and its end is not there yet
-    AT_OTHER            # anything else: an unfinished line, another op, bytes that are no frame
+    AT_OTHER            # anything else: an unfinished line, another op, bytes that are no frame, a wanted frame that is too large
 
 
 cdef struct Watch:
     # What is wanted of one direction.  Tables may be NULL.
     bint s2c
     Py_ssize_t limit            # bytes of a control line
+    Py_ssize_t max_payload      # bytes, 0 for no limit
     bint stop_at_system         # a frame on a subject of the system (`$SYS.`) is AT_OTHER
     uint32_t ops
     const Wants *wants          # by op
@@ -94,6 +95,11 @@ cdef inline bint is_watched(const unsigned char *p, const Watch *watch, const Me
         watch.subjects != NULL and watch.subjects.count
         and table_find(watch.subjects, &p[line.start[0]], line.stop[0] - line.start[0]) != NULL
     )
+
+
+cdef inline bint is_too_large(const Watch *watch, const Message *message) noexcept nogil:
+    """True if its receiver acts on its control line alone."""
+    return watch.max_payload > 0 and message.size > watch.max_payload
 
 
 cdef inline bint is_wanted(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
@@ -238,7 +244,7 @@ cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t
             if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
                 break
             if is_wanted(p, watch, message):
-                if message.end <= length:
+                if message.end <= length and not is_too_large(watch, message):
                     passed.stop = AT_WANTED
                 break
             if is_system(p, message):

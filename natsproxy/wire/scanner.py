@@ -19,8 +19,8 @@ Rules of the scanner
 3. An unfinished frame whose control line is complete is held until it is whole if its wire size is at most
    `hold`; a wanted one until its need is there (line, header block, all) as long as that is at most
    `buffer_limit`.  Otherwise it is returned as a `Frame` with `missing > 0` (wanted or not), and the rest as
-   `Body` segments of one byte or more.  A frame that is larger than `max_payload` (0: no limit) is not held:
-   its receiver acts on its control line alone.
+   `Body` segments of one byte or more.  A frame that is larger than `max_payload` (0: no limit) is not held,
+   and a wanted one is returned without its payload: its receiver acts on its control line alone.
 4. The limits are the server's: `line_limit` counts the argument part of c2s control lines as
    nats-server does (after op and leading blanks, before CRLF; on unfinished lines too); s2c lines end at
    1 MiB.  Numbers have one to nine ASCII digits, in both directions.

@@ -208,6 +208,13 @@ def test_a_gated_rule_does_the_same_on_all_planes(condition: str) -> None:
     same(ROUNDS, text, True)
 
 
+@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize("kind", ["duplicate", "corrupt", "deny"])
+def test_a_rule_that_acts_alone_does_the_same_on_all_planes(kind: str, condition: str) -> None:
+    text = f'[[rules]]\nname = "{kind}"\nkind = "{kind}"\nsubject = ["x", "o"]\n{condition}\n'
+    same(ROUNDS, text, True)
+
+
 SELECTORS = (
     'op = ["PUB", "MSG"]',
     "min_size = 3",

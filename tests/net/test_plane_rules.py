@@ -6,11 +6,12 @@ every frame that a rule wants to the session; the native plane asks once for eac
 
 from __future__ import annotations
 
+import re
 import socket
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,11 +20,16 @@ from hypothesis import strategies as st
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
 from natsproxy.events import Firing
 from natsproxy.rules.engine.native_steps import NativeStep
+from natsproxy.rules.kinds.corrupt import MOST_BYTES, Corrupting
 from natsproxy.rules.model.counts import Count
 from natsproxy.rules.model.gate import OPEN
+from natsproxy.rules.model.rule import Hit
+from natsproxy.rules.model.seeded_random import Draws, SeededRandom
+from natsproxy.rules.model.verdicts import Replace
 from natsproxy.wire.frames import Need
 from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
+from natsproxy.wire.parse import frames as frames_of
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
 from tests.net.test_plane_steps import Relay, Rig, rig
 from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_all
@@ -40,6 +46,9 @@ NAMES = [
     "drop some",
     "drop an x",
     "drop a few",
+    "duplicate some",
+    "corrupt some",
+    "deny some",
     "latency at times",
     "permissions",
     "permissions to answer once",
@@ -205,13 +214,87 @@ def test_known_decisions_need_no_python(rig: Rig) -> None:
         server.recv(1000) == b"PUB long.a 1\r\nx\r\nPUB long.a r 0\r\n\r\nPUB c 0\r\n\r\nPUB long.a 0\r\n\r\n"
     )
     assert relay.told == [(C2S, b"")]  # the session reports what the rules did
-    frames, sent, size, ops, opened, went, dropped = relay.connection.take(C2S)
+    frames, sent, size, ops, opened, went, surplus = relay.connection.take(C2S)
     assert (frames, sent, size, ops, opened) == (6, 4, 70, [(Op.PUB, 6)], None)
-    assert (went, dropped) == (62, [(Op.PUB, 2)])
+    assert (went, surplus) == (62, [(Op.PUB, -2)])
     for _ in range(2):
         rules.decisions[C2S].tell()
     assert rules.rewrites.told == [(0, 3, "a")]
     assert rules.drops.told == [(2, 1, "b"), (5, 1, "b")]
+
+
+REFUSED = Conversation(
+    [
+        [Piece(S2C, b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":4}\r\n', True)],
+        *[[Piece(C2S, b"PUB x 4\r\n0123\r\nPUB x 4\r\n0123\r\n", True)]] * 2,
+        [Piece(C2S, b"PUB x 5\r\n01234\r\nPUB x 1\r\nx\r\n", True)],
+        [Piece(C2S, b"PUB x 1\r\nx\r\n", True)],
+    ],
+    "client",
+    (b"", b""),
+)
+"""The fifth message is larger than the server takes, and the native plane knows the decision on others."""
+
+
+@pytest.mark.parametrize("name", ["drop a few", "duplicate some", "corrupt some", "rewrite out"])
+@pytest.mark.parametrize("record", [False, True])
+def test_a_payload_above_the_limit_is_refused_on_all_planes(name: str, record: bool) -> None:
+    same(REFUSED, rules_of([name]), record)
+    for outcome in on_all(REFUSED, rules_of([name]), record, EVERYTHING):
+        assert outcome.received[S2C].endswith(b"-ERR 'Maximum Payload Violation'\r\n")
+        assert b"01234" not in outcome.received[C2S]
+
+
+def test_frames_get_copies_and_damage_without_python(rig: Rig) -> None:
+    copies, damage = Owner(), Owner()
+    rules = Rules()
+    dice = _gates.NativeDice(b"numbers")
+    twice = NativeStep(always(), owner=copies, fact="twice", copies=2, cause="twice")
+    damaged = NativeStep(always(), dice, owner=damage, fact="damaged", damage=2, cause="damaged")
+    rules.decisions[C2S].put(b"PUB twice", b"", [twice])
+    rules.decisions[C2S].put(b"PUB damaged", b"", [damaged])
+    rules.decisions[C2S].put(b"PUB both", b"", [damaged, twice])
+    relay, client, server = connected(rig, rules)
+    client.send(b"PUB twice 1\r\nx\r\nPUB damaged 3\r\nabc\r\nPUB damaged 0\r\n\r\nPUB c 0\r\n\r\n")
+    rig.run()
+    went = server.recv(1000)
+    assert re.fullmatch(
+        rb"(PUB twice 1\r\nx\r\n){3}PUB damaged 3\r\n...\r\nPUB damaged 0\r\n\r\nPUB c 0\r\n\r\n",
+        went,
+        re.DOTALL,
+    )
+    assert b"\nabc\r" not in went
+    assert relay.told == [(C2S, b"")]
+    frames, sent, _, ops, _, size, surplus = relay.connection.take(C2S)
+    assert (frames, sent, ops, size, surplus) == (4, 6, [(Op.PUB, 4)], len(went), [(Op.PUB, 2)])
+    rules.decisions[C2S].tell()
+    assert (copies.told, damage.told) == ([(0, 1, "twice")], [(1, 1, "damaged")])
+    # Only Python puts two verdicts on one frame together; without a body the first has none.
+    client.send(b"PUB both 0\r\n\r\nPUB both 1\r\nx\r\n")
+    rig.run()
+    assert server.recv(1000) == b"PUB both 0\r\n\r\n" * 3
+    assert relay.told[1:] == [(C2S, b"PUB both 1\r\nx\r\n"), (C2S, b"")]
+
+
+def test_damage_in_c_is_that_of_the_kind(rig: Rig) -> None:
+    rules = Rules()
+    random = SeededRandom(1, "r", "k", C2S)
+    gate = _gates.native_gate(OPEN, Count(), Count(), ("k",), "c2s")
+    rules.decisions[C2S].put(
+        b"PUB a.b",
+        b"",
+        [NativeStep(gate, _gates.NativeDice(random.prefix), owner=Owner(), damage=MOST_BYTES)],
+    )
+    relay, client, server = connected(rig, rules)
+    kind = Corrupting(MOST_BYTES)
+    for m in range(1, 5):
+        (frame,) = frames_of(b"PUB a.b 999\r\n%s\r\n" % (b"%03d" % m * 333), C2S)
+        client.send(frame.raw)
+        rig.run()
+        expected = kind.act(frame, Hit(C2S, 0, m, Draws(random, m), cast("Any", None)))
+        assert isinstance(expected, Replace)
+        assert server.recv(2000) == expected.raw
+    assert relay.told == [(C2S, b"")] * 4
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ cdef enum Verdict:
     PASS                        # the frame goes on as it is
     REWRITE                     # `head` takes the place of its first `cut` bytes
     DROP
+    DUPLICATE                   # it goes on, with `copies` behind it
+    DAMAGE                      # up to `damage` bytes of its body change (`Decisions.damage`)
 
 
 cdef struct Text:
@@ -29,6 +31,9 @@ cdef struct Effect:
     int owner                   # the number of who is told of it; -1: nobody
     Py_ssize_t cut
     Text head
+    int copies
+    int damage
+    const Prefix *numbers       # those that choose the bytes
     Text cause                  # for records
 
 
@@ -82,6 +87,7 @@ cdef class Decisions:
     cdef readonly Py_ssize_t decided
     cdef readonly bint per_proxy    # a gate looks at the counts of all connections
     cdef bint known             # the last frame was of a key with a decision
+    cdef uint64_t drawn         # the number of the match by which its action draws
     cdef list told
     cdef tuple prefixes
     cdef Text *prefix
@@ -95,6 +101,9 @@ cdef class Decisions:
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
         uint64_t ordinal, int64_t now
     ) noexcept nogil
+
+    # Change some bytes of the body of the last frame.
+    cdef void damage(self, const Effect *effect, unsigned char *body, Py_ssize_t size) noexcept nogil
 
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil
     cdef bint _note(self, const Step *step, uint64_t ordinal, int64_t now) noexcept nogil

@@ -7,29 +7,33 @@ Theory
    been decided yet: those go to `static_decisions.py`.
 2. A decision has a step for each rule that selects the frames of its key; none: they pass.  All gates are asked
    first, and then the frame is counted by all of them: nothing is counted of a frame that goes to Python, which asks
-   the same gates and gets the same answers.  The first rule that acts says what is done; where C does not know
-   that, Python decides.
+   the same gates and gets the same answers.  The rule that acts says what is done; where C does not know that, or
+   another one acts as well on a frame that goes on, Python decides.
 3. A selector that looks at the frame is asked for each.  C rules out most frames: a header is not there where its
    name is nowhere in the block.  Where it cannot, Python decides.
 4. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
    may change.
-5. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: each drop by itself,
-   rewrites as one with their number.
+5. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites as one with
+   their number, all else frame by frame.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
 from natsproxy._lock cimport load_big
-from natsproxy.rules.model._gates cimport Substream, NativeDice, NativeGate, RecentCounts, count_match, lets_through
+from natsproxy.rules.model._gates cimport (
+    NativeDice, NativeGate, RecentCounts, Substream, count_match, draw, lets_through, number_to_draw,
+)
 from natsproxy.wire._table cimport Entry, table_clear, table_find, table_put
-from natsproxy.wire._walk cimport is_watched
+from natsproxy.wire._walk cimport is_too_large, is_watched
 
 cdef enum:
     APPLIED_MOST = 1 << 16      # that nobody was told of; with more, Python decides
     STEPS_MOST = 64             # of one decision: a bit for each
+    DAMAGE_MOST = 1000          # bytes, as in `kinds/corrupt.py`; a test compares the two
+    ACTION = 1                  # the first number of a match that is its action's, as in `seeded_random.py`
 
 cdef extern from *:
     """
@@ -68,6 +72,11 @@ cdef inline bint may_select(const Test *test, const unsigned char *p, const Mess
     return not test.status or (
         message.head and (message.head < 10 or memcmp(head, b"NATS/1.0\r\n", 10) != 0)
     )
+
+
+cdef int compare(const void *a, const void *b) noexcept nogil:
+    cdef Py_ssize_t first = (<const Py_ssize_t *>a)[0], second = (<const Py_ssize_t *>b)[0]
+    return (first > second) - (first < second)
 
 
 cdef class Decisions:
@@ -147,8 +156,11 @@ cdef class Decisions:
             if PyBytes_GET_SIZE(digest) != sizeof(made.substream.digest):
                 raise ValueError("not the digest of a substream")
             memcpy(made.substream.digest, PyBytes_AS_STRING(digest), sizeof(made.substream.digest))
-        made.python = step.owner is None
-        made.effect.verdict = DROP if step.head is None else REWRITE
+        made.python = step.owner is None or step.damage > DAMAGE_MOST
+        made.effect.verdict = (
+            REWRITE if step.head is not None else DUPLICATE if step.copies else DAMAGE if step.damage else DROP
+        )
+        made.effect.copies, made.effect.damage, made.effect.numbers = step.copies, step.damage, made.numbers
         made.effect.owner = self._owner(step.owner)
         made.effect.cut = step.cut
         made.effect.head, made.effect.cause = text_of(head), text_of(cause)
@@ -223,7 +235,7 @@ cdef class Decisions:
 
     cdef const Decision *find(self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message) noexcept nogil:
         cdef Entry *entry
-        if is_watched(p, watch, message):
+        if is_watched(p, watch, message) or is_too_large(watch, message):
             return NULL
         entry = table_find(&self.table, &p[at], message.line.stop[1 if watch.s2c else 0] - at)
         return NULL if entry == NULL else &self.items[entry.value]
@@ -255,18 +267,37 @@ cdef class Decisions:
             selected |= <uint64_t>1 << i
             if lets_through(step.gate, step.numbers, substream_of(step), now):
                 passed |= <uint64_t>1 << i
+                if step.effect.verdict == DAMAGE and not step.python and message.size == message.head:
+                    continue  # there is no body
                 if acts == NULL:
                     if step.python:
                         return NULL
                     acts = step
-        if acts != NULL and not self._note(acts, ordinal, now):
-            return NULL
+                elif acts.effect.verdict != DROP:
+                    return NULL
+        if acts != NULL:
+            if not self._note(acts, ordinal, now):
+                return NULL
+            self.drawn = number_to_draw(acts.gate, substream_of(acts))
         for i in range(found.steps):
             step = &self.steps[found.first + i]
             if selected >> i & 1:
                 count_match(step.gate, substream_of(step), passed >> i & 1)
         self.decided += 1
         return &PASSES if acts == NULL else <const Effect *>&acts.effect
+
+    cdef void damage(self, const Effect *effect, unsigned char *body, Py_ssize_t size) noexcept nogil:
+        cdef Py_ssize_t[DAMAGE_MOST] places
+        cdef int i, k = 0
+        for i in range(effect.damage):
+            places[i] = <Py_ssize_t>(draw(effect.numbers, self.drawn, ACTION + 2 * i) * size)
+        qsort(places, effect.damage, sizeof(Py_ssize_t), compare)
+        for i in range(effect.damage):
+            if i and places[i] == places[i - 1]:
+                continue
+            # Never 0, so that each of these bytes changes.
+            body[places[i]] ^= 1 + <unsigned char>(draw(effect.numbers, self.drawn, ACTION + 2 * k + 1) * 255)
+            k += 1
 
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil:
         cdef int i

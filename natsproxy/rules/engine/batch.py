@@ -1,7 +1,8 @@
 """Batches: frames of one read with the same static decision (see `static_decisions.py`).
 
 The frames of a batch are matches, in their order, and one firing: ordinal, `m`, subject and detail are those
-of the first, `count` is their number.  Where frames are dropped, or a gate chooses some, it names each.
+of the first, `count` is their number.  Where frames are dropped, copied or damaged, or a gate chooses some,
+it names each.
 A gate decides on all matches of a batch at once.  An open gate lets all of them through; a gate with nothing
 but a probability draws its numbers in one loop; one that counts or looks at the time decides match by match.
 The numbers are those of the general path: a delivered message draws from its substream.
@@ -16,7 +17,7 @@ from natsproxy.events import Firing
 from natsproxy.rules.interface import BatchResult
 from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule_state import RuleState, subject_text
-from natsproxy.rules.model.verdicts import Drop, Hold
+from natsproxy.rules.model.verdicts import Damage, Drop, Duplicate, Hold
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, LABELS, Direction
 
@@ -92,9 +93,14 @@ class RewritingBatch(_RuleBatch):
 
 
 class VerdictBatch(_RuleBatch):
-    """Frames that a rule drops or holds, as far as its gate lets them through."""
+    """Frames that a rule drops or holds, as far as its gate lets them through.
 
-    def __init__(self, state: RuleState, direction: Direction, verdict: Drop | Hold) -> None:
+    Those that get copies or damage are the native plane's: it tells of them by `add`; nobody calls `take`.
+    """
+
+    def __init__(
+        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Damage
+    ) -> None:
         super().__init__(state, direction)
         self._delay = verdict.delay if isinstance(verdict, Hold) else 0
         self._drops = isinstance(verdict, Drop)
@@ -177,14 +183,14 @@ class VerdictBatch(_RuleBatch):
         counted = state.rule.shared if gate.per_proxy else state.counts[direction]
         return gate.admits(counted, m, state.keys, self._now, draws.draw, direction.label)
 
-    def add(self, dropped: Sequence[tuple[int, int, int, int, tuple[str, str]]]) -> None:
-        """Note frames that the native plane has dropped, and counted as matches.
+    def add(self, rows: Sequence[tuple[int, int, int, int, tuple[str, str]]]) -> None:
+        """Note frames on which the native plane has acted, and which it has counted as matches.
 
         Each: the time, the ordinal, their number (1), `m`, and what names it.
         """
-        self._now = dropped[-1][0]
-        self._fired += len(dropped)
-        self._facts += [(ordinal, m, *named) for _, ordinal, _, m, named in dropped]
+        self._now = rows[-1][0]
+        self._fired += len(rows)
+        self._facts += [(ordinal, m, *named) for _, ordinal, _, m, named in rows]
 
 
 def _named(frame: Frame) -> tuple[str, str]:

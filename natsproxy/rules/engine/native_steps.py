@@ -2,7 +2,8 @@
 
 Theory
 1. A step says what one rule does with each frame of an op and a subject (s2c: and sid).  C asks its gate and
-   counts its matches (`_decisions.pyx`); only where a rule acts otherwise than by a drop, Python decides.
+   counts its matches (`_decisions.pyx`).  Where a rule acts, C does what the verdict says if it stands in
+   `_EFFECTS`; else Python decides on that frame.
 2. The conditions of a selector that depend on the frame are given to C as far as it can rule frames out by
    them; where it cannot, Python decides.
 3. C gets what it knows.  A rule with a condition, a gate or an action that this module has never heard of has
@@ -11,7 +12,7 @@ Theory
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule import Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.verdicts import Drop
+from natsproxy.rules.model.verdicts import Damage, Drop, Duplicate
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
 
@@ -33,8 +34,9 @@ class NativeStep(NamedTuple):
 
     gate: its compiled gate.  dice: the compiled numbers that this draws, if any; substream: the counts and
     the digest of the substream that it draws them from, if any.  owner: the batch that is told where the rule
-    acts, with `fact`; None: Python decides there.  head: takes the place of the first `cut` bytes; None: the
-    frame is dropped.  cause: for records.  min_size, max_size: of the payload, in bytes.  header: bytes that
+    acts, with `fact`; None: Python decides there.  cause: for records.  head: takes the place of the first
+    `cut` bytes; None: the frame is dropped, unless it gets `copies`, or `damage` to so many bytes of its body
+    at most.  min_size, max_size: of the payload, in bytes.  header: bytes that
     its headers must hold.  status: these must have one.  unsure: Python decides whether a frame that meets
     these conditions is selected.
     """
@@ -46,6 +48,8 @@ class NativeStep(NamedTuple):
     fact: object = None
     head: bytes | None = None
     cut: int = 0
+    copies: int = 0
+    damage: int = 0
     cause: str = ""
     min_size: int = 0
     max_size: int | None = None
@@ -71,7 +75,8 @@ class CompiledGates:
     def steps(self, state: RuleState, direction: Direction, frame: Frame) -> Sequence[NativeStep] | None:
         """Return the step of a rule on frames like this; `NOTHING` for none, None where Python decides.
 
-        Like this: of its op, subject and sid.  The caller fills in owner and fact of one that drops.
+        Like this: of its op, subject and sid.  The caller fills in the owner of one on which C can act, and
+        its fact (`effect`).
         """
         action, selector = state.action, state.rule.selector
         op, subject, sid = frame.op, frame.subject, frame.sid
@@ -102,7 +107,7 @@ class CompiledGates:
         if found is not None:
             counts, digest, numbers = found
             return _gates.NativeDice(numbers.prefix), (counts, digest)
-        if state.rule.gate.probability is None:
+        if state.rule.gate.probability is None and not state.action.draws_random:
             return None, None
         key = state, direction
         if key not in self._dice:
@@ -137,10 +142,22 @@ def _with_conditions(step: NativeStep, selector: Selector) -> NativeStep:
     )
 
 
-def drops(state: RuleState, op: Op, subject: bytes, sid: bytes) -> bool:
-    """Tell whether a rule drops the frames of a key on which it acts."""
+_EFFECTS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
+    Drop: lambda verdict: {},
+    Duplicate: lambda verdict: {"copies": verdict.copies},
+    Damage: lambda verdict: {"damage": verdict.count},
+}
+"""The members of a step by its verdict: those that C carries out."""
+
+
+def effect(
+    state: RuleState, op: Op, subject: bytes, sid: bytes
+) -> tuple[Drop | Duplicate | Damage, dict[str, Any]] | None:
+    """Return the verdict of a rule on the frames of a key, with the members of its step; None: not for C."""
     static = state.action.static_decision(op, subject, sid, state.view)
-    return static is not None and isinstance(static.verdict, Drop) and not state.action.shadow
+    if static is None or state.action.shadow or not isinstance(static.verdict, Drop | Duplicate | Damage):
+        return None
+    return static.verdict, _EFFECTS[type(static.verdict)](static.verdict)
 
 
 def _compiled(state: RuleState, direction: Direction) -> Any | None:

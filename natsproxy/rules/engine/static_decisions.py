@@ -7,7 +7,7 @@ Theory
    (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
 2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
    goes.  The native plane reads its own from a table (`_decisions.pyx`), and applies them by itself: those of
-   any number of rules with their gates (`native_steps.py`), as long as none of them acts but by a drop.
+   any number of rules with their gates (`native_steps.py`), where none of them acts, or one by what C can do.
 3. Where Python gets the frames of a read, neighbours with the same decision are one batch (`batch.py`).  On
    the native plane an event stands for the reads of one step, of a millisecond or so.
 4. Clients choose the subjects and inboxes never repeat, so a cache is bounded.  Between two reads it has
@@ -26,13 +26,13 @@ from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
 from natsproxy.rules.engine.batch import REWRITE_CAUSE, PassingBatch, RewritingBatch, VerdictBatch
-from natsproxy.rules.engine.native_steps import CompiledGates, NativeStep, drops
+from natsproxy.rules.engine.native_steps import CompiledGates, NativeStep, effect
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchFunction, BatchResult, View
 from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Admits, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState, subject_text
-from natsproxy.rules.model.verdicts import Drop, Hold
+from natsproxy.rules.model.verdicts import Damage, Drop, Duplicate, Hold
 from natsproxy.rules.rewriting.frames import rewritten_subscription
 from natsproxy.rules.rewriting.subjects import Rewritten, SubjectRewriter
 from natsproxy.wire.frames import Frame
@@ -336,10 +336,12 @@ class StaticDecisions:
             if found is None:
                 return None
             steps += found
-            if found and drops(state, frame.op, frame.subject, frame.sid):
+            acts = effect(state, frame.op, frame.subject, frame.sid) if found else None
+            if acts is not None:
+                verdict, members = acts
                 fact = subject_text(frame.subject), LABELS[frame.op]
-                owner = self._batch_for(state, direction, Drop())
-                steps[-1] = steps[-1]._replace(owner=owner, fact=fact, cause=state.rule.name)
+                owner = self._batch(state, direction, verdict)
+                steps[-1] = steps[-1]._replace(owner=owner, fact=fact, cause=state.rule.name, **members)
         return NativeDecision(self._unless(direction, frame.op), steps)
 
     def _native_rewriting(
@@ -459,6 +461,11 @@ class StaticDecisions:
         """Return the batch of a rule with this verdict; None: only the general path knows the verdict."""
         if not isinstance(verdict, Drop) and not (isinstance(verdict, Hold) and not verdict.overtake):
             return None
+        return self._batch(state, direction, verdict)
+
+    def _batch(
+        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Damage
+    ) -> VerdictBatch:
         batch = self._acting.get((direction, state.rule))
         if batch is None:
             batch = self._acting[direction, state.rule] = VerdictBatch(state, direction, verdict)

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from natsproxy.rules.file import values
-from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.rule import Action, Hit, Kind, Setting, StaticDecision
 from natsproxy.rules.model.selector import MESSAGES, Selector
-from natsproxy.rules.model.verdicts import Replace, Verdict
+from natsproxy.rules.model.verdicts import Damage, Replace, Verdict
 from natsproxy.wire.frames import Frame, Need
+from natsproxy.wire.ops import Op
 
 MOST_BYTES: Final = 1000
 """Each costs a random number, while other connections wait."""
@@ -43,6 +45,10 @@ class Corrupting(Action):
             # Never 0, so that each chosen byte changes.
             raw[place] ^= 1 + int(hit.draw(2 * k + 1) * 255)
         return Replace(bytes(raw))
+
+    def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
+        """Change them all; the native plane does that by itself (`damage` of `_decisions.pyx`)."""
+        return StaticDecision(Damage(self.count))
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

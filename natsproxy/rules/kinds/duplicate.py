@@ -11,10 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from natsproxy.rules.file import values
-from natsproxy.rules.model.rule import Action, Hit, Kind, Setting
+from natsproxy.rules.interface import View
+from natsproxy.rules.model.rule import Action, Kind, Setting, StaticDecision
 from natsproxy.rules.model.selector import MESSAGES, SUBSCRIPTIONS, Selector
-from natsproxy.rules.model.verdicts import Duplicate, Verdict
-from natsproxy.wire.frames import Frame, Need
+from natsproxy.rules.model.verdicts import Duplicate
+from natsproxy.wire.frames import Need
+from natsproxy.wire.ops import Op
 
 MOST_COPIES: Final = 100
 """All are in memory at once."""
@@ -30,9 +32,9 @@ class Duplicating(Action):
     def __init__(self, copies: int) -> None:
         self.copies = copies
 
-    def act(self, frame: Frame, hit: Hit) -> Verdict | None:
-        """Send the frame and its copies."""
-        return Duplicate(self.copies)
+    def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
+        """Send them all, and their copies."""
+        return StaticDecision(Duplicate(self.copies))
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

@@ -107,12 +107,14 @@ class PermissionMap(Action):
         return self.permissions.delivery_denied(subject, self._deliveries.queue_of(sid, view.subs.get(sid)))
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
-        """Leave alone the subjects that the map admits."""
+        """Leave alone the subjects that the map admits, and deny the others."""
         responds = self.permissions.responses is not None
         if PUBS >> op & 1:
             if self.permissions.can_publish(subject):
                 return StaticDecision()
-            return StaticDecision(admits=self._use_reply) if responds else None
+            if responds:
+                return StaticDecision(admits=self._use_reply)
+            return StaticDecision(Deny(publish_denied(subject)))
         # It does not count here whether it is armed: this answer holds until a subscription comes or goes; a
         # SUB that the server refuses may arm the filter without a change of the subscriptions.
         if self._deniable(subject, sid, view):

@@ -122,13 +122,19 @@ cdef inline bint is_listed(const GateTerms *gate, int64_t m) noexcept nogil:
     return low < gate.listed_size and gate.listed[low] == m
 
 
+cdef inline uint64_t number_to_draw(const GateTerms *gate, const Substream *substream) noexcept nogil:
+    """Return the number by which the next match draws."""
+    if substream != NULL:
+        return recent_count(substream.counts, substream.digest) + 1
+    return load_big(&gate.own.matched) + 1
+
+
 cdef inline bint lets_through(const GateTerms *gate, const Prefix *numbers, const Substream *substream, int64_t now) noexcept nogil:
     """Tell whether the next match passes, and count nothing: `Gate.admits`.
 
     numbers: NULL if the gate draws none.  substream: NULL if they are drawn by the number of the match.
     """
     cdef int64_t place, age
-    cdef uint64_t m
     if gate.open:
         return True
     place = <int64_t>load_big(&gate.counted.matched) + 1 - gate.after
@@ -140,14 +146,9 @@ cdef inline bint lets_through(const GateTerms *gate, const Prefix *numbers, cons
         age = now - gate.counted.since
         if age < gate.start or (gate.end >= 0 and age >= gate.end):
             return False
-    m = load_big(&gate.own.matched) + 1
-    if gate.listed != NULL and not is_listed(gate, m):
+    if gate.listed != NULL and not is_listed(gate, load_big(&gate.own.matched) + 1):
         return False
-    if gate.probability < 0:
-        return True
-    if substream != NULL:
-        m = recent_count(substream.counts, substream.digest) + 1
-    return draw(numbers, m, 0) < gate.probability
+    return gate.probability < 0 or draw(numbers, number_to_draw(gate, substream), 0) < gate.probability
 
 
 cdef inline void count_match(const GateTerms *gate, const Substream *substream, bint passed) noexcept nogil:

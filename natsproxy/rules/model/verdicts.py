@@ -84,6 +84,16 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True)
+class Damage:
+    """Send the frame with other values in `count` bytes of its body at most, which random numbers choose.
+
+    Only the static decision of an action says so: on a frame it returns what to send (`kinds/corrupt.py`).
+    """
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartCondition:
     """A link rule comes into force with the frame, which is the first to meet it (`engine/link_rules.py`)."""
 
@@ -143,6 +153,7 @@ Verdict = (
     | Pace
     | Inject
     | Duplicate
+    | Damage
     | Reorder
     | Close
     | StartCondition
