@@ -1,4 +1,4 @@
-"""Nobody gets past a policy by the way that a frame is written, by a domain, or by a kind of leg."""
+"""Nobody gets past a policy or a limit by the way a frame is written, by a domain, or by a kind of leg."""
 
 from __future__ import annotations
 
@@ -113,15 +113,17 @@ LEGS: dict[str, Callable[[int, bytes, int, Authority], Awaitable[bytes]]] = {
 
 
 @asynccontextmanager
-async def before(server: NatsServer, authority: Authority) -> AsyncIterator[dict[str, int]]:
-    """Run a proxy with the policies; give its ports by their schemes."""
+async def before(
+    server: NatsServer, authority: Authority, rules: str = RULES
+) -> AsyncIterator[dict[str, int]]:
+    """Run a proxy with rules, the policies if no others; give its ports by their schemes."""
     made = settings(authority, "before INFO", "plain", server.port)
     made = replace(
         made,
         listen=(Listener(), Listener(Address(), "tls"), Listener(scheme="ws")),
         tls=replace(made.tls, handshake_first=HandshakeFirst()),
     )
-    proxy = Proxy(made, RuleChain(load(RULES, KINDS)))
+    proxy = Proxy(made, RuleChain(load(rules, KINDS)))
     async with trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
         yield {leg: address.port for leg, address in zip(LEGS, proxy.listen, strict=True)}
@@ -164,6 +166,45 @@ async def test_no_attack_gets_past_the_policies(leg: str, tmp_path: Path) -> Non
                         answer,
                     )
         await in_asyncio(is_kept)
+
+
+QUOTA = (
+    '[[rules]]\nname = "few"\nkind = "limit"\nmessages = "3/h"\nburst = 3\nper = "address"\naction = "deny"\n'
+)
+SPELLINGS = (
+    b"PUB a.b 0\r\n\r\n",
+    b"pUb \t a.b \t 000 \r\n\r\n",
+    b"PUB a.b 0\n\r\n",
+    b"HPUB a.b 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    b"PUB a.b r 0\r\n\r\n",
+)
+"""Messages that the server delivers, each written in another way."""
+
+
+@pytest.mark.parametrize("limited", [True, False])
+async def test_no_spelling_and_no_leg_gets_past_a_limit(limited: bool, tmp_path: Path) -> None:
+    """A client comes back on each kind of leg, and has one quota of three messages for all of it."""
+    authority = Authority(tmp_path)
+    with NatsServer() as server:
+        async with (
+            before(server, authority, QUOTA if limited else "rules = []") as ports,
+            await trio.open_tcp_stream("127.0.0.1", server.port) as listener,
+        ):
+            assert (await _attack(listener, b"SUB a.b 1\r\n", 100)).endswith(b"PONG\r\n")
+            answers = b""
+            for leg, talk in LEGS.items():
+                for attack in SPELLINGS:
+                    for step in (len(attack), 3):
+                        with trio.fail_after(LIMIT):
+                            answers += await talk(ports[leg], attack, step, authority)
+            await listener.send_all(b"PING\r\n")
+            came = b""
+            while not came.endswith(b"PONG\r\n"):
+                came += await listener.receive_some()
+    sent = len(LEGS) * len(SPELLINGS) * 2
+    passed = 3 if limited else sent
+    assert came.count(b"MSG a.b") == passed
+    assert answers.count(b"Permissions Violation") == sent - passed
 
 
 @pytest.mark.parametrize("name", IN_FORCE)
