@@ -1,26 +1,23 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The compiled meter of requests: several threads use it at once, none of them with the interpreter lock.
 
-`_request_meter_py.py` has the same in Python and is authoritative, as `template.py` is for the templates.
+`_request_meter_py.py` has the same in Python and is authoritative.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from natsproxy._lock cimport (
     pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock, pthread_mutex_t, pthread_mutex_unlock,
 )
-from natsproxy.protocol._subjects cimport (
-    ack_template, digit, fits, inbox_template, is_ascii, is_consumer, named_template, plain_template, put_token,
-    token_count, token_end, upper,
-)
+from natsproxy.protocol._subjects cimport fits, is_ascii
+from natsproxy.protocol._template cimport write_template
 from natsproxy.wire._meter cimport Meter, NativeMeter
 from natsproxy.wire._table cimport Entry, Table, table_clear, table_find, table_put, table_remove
 
 from natsproxy.protocol import _request_meter_py as pure
-from natsproxy.protocol.jetstream import API_FORMS
 
 cdef enum:
     ROOM = 100                  # these as in `_request_meter_py.py`; the import compares them
@@ -28,7 +25,6 @@ cdef enum:
     TIME = 48
     SERIES = 7
     BUCKETS = 17
-    VERBS = 64
     OTHER = 0
 
 cdef int64_t IDLE = pure.IDLE
@@ -41,171 +37,6 @@ if (ROOM, LONGEST, TIME, SERIES, BUCKETS) != (pure.ROOM, pure.LONGEST, pure._TIM
     raise ImportError("the compiled meter was built from another version")
 for _at, _bound in enumerate(pure.BOUNDS):
     BOUNDS[_at] = _bound
-
-
-# -- templates of JetStream's subjects
-
-cdef struct Verb:
-    const char *text
-    Py_ssize_t length
-    int tokens
-    int names               # that a call must have
-    bint open               # it may have more
-    int stream              # the place of the stream among the names; below 0: there is none
-    bint account            # the first name is an account
-    bint consumer           # the second name is a consumer
-
-cdef Verb[VERBS] _verbs
-cdef int _verb_count = 0
-cdef int _longest_verb = 0
-cdef list _kept = []            # the texts of the verbs
-
-
-cdef int _add_verb(bytes text, tuple names, int required) except -1:
-    global _verb_count, _longest_verb
-    cdef Verb *verb
-    if _verb_count == VERBS:
-        raise ImportError("the JetStream API has more verbs than the compiled meter has room for")
-    verb = &_verbs[_verb_count]
-    _kept.append(text)
-    verb.text, verb.length = PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text)
-    verb.tokens = text.count(b".") + 1
-    verb.names = required
-    verb.open = names[-1:] == ("filter",)
-    verb.stream = names.index("stream") if "stream" in names else -1
-    verb.account = names[:1] == ("account",)
-    verb.consumer = names[1:2] == ("consumer",)
-    _verb_count += 1
-    _longest_verb = max(_longest_verb, verb.tokens)
-    return 0
-
-
-for _form in API_FORMS:
-    _add_verb(_form.verb, _form.names, _form.required)
-
-
-cdef Py_ssize_t _token(const unsigned char *s, Py_ssize_t length, int nth) noexcept nogil:
-    """Return where a token begins; behind the subject where it has fewer."""
-    cdef Py_ssize_t at = 0
-    while nth and at <= length:
-        at = token_end(s, at, length) + 1
-        nth -= 1
-    return at
-
-
-cdef inline bint _is_token(const unsigned char *s, Py_ssize_t length, Py_ssize_t at, const char *text, Py_ssize_t size) noexcept nogil:
-    return at <= length and token_end(s, at, length) - at == size and memcmp(&s[at], text, size) == 0
-
-
-cdef const Verb *_verb_at(const unsigned char *s, Py_ssize_t length, int first, int count) noexcept nogil:
-    """Return the verb of an API call, of the token `first` on: the longest that has its names; NULL for none."""
-    cdef Py_ssize_t begin = _token(s, length, first), end
-    cdef int tokens, at
-    cdef const Verb *verb
-    for tokens in range(min(_longest_verb, count - first), 0, -1):
-        end = _token(s, length, first + tokens) - 1
-        for at in range(_verb_count):
-            verb = &_verbs[at]
-            if verb.tokens != tokens or verb.length != end - begin or memcmp(verb.text, &s[begin], end - begin) != 0:
-                continue
-            if count - first - tokens == verb.names or (verb.open and count - first - tokens > verb.names):
-                return verb
-    return NULL
-
-
-cdef Py_ssize_t _api_template(const unsigned char *s, Py_ssize_t length, int first, int count, char *out) noexcept nogil:
-    """Write the template of an API call on a stream; 0 for any other subject."""
-    cdef const Verb *verb = _verb_at(s, length, first, count)
-    cdef Py_ssize_t at, stop, used
-    cdef int names
-    if verb == NULL or verb.stream < 0 or verb.account:
-        return 0
-    names = first + verb.tokens
-    at = _token(s, length, names + verb.stream)
-    if at > length or token_end(s, at, length) == at:
-        return 0
-    at = _token(s, length, names)
-    stop = token_end(s, at, length)
-    memcpy(out, s, stop)
-    used = stop
-    if verb.consumer and names + 1 < count:
-        at = stop + 1
-        stop = token_end(s, at, length)
-        if stop == at:
-            stop = at - 1
-        else:
-            out[used] = 46
-            used += 1
-            used += put_token(&s[at], stop - at, is_consumer(&s[at], stop - at), &out[used])
-    if stop < length:
-        out[used] = 46
-        used += 1
-        used += plain_template(&s[stop + 1], length - stop - 1, &out[used])
-    return used
-
-
-cdef Py_ssize_t _event_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
-    """Write the template of an advisory: from its sixth token on, the names may be a consumer's."""
-    cdef Py_ssize_t at = _token(s, length, 5), stop, used
-    memcpy(out, s, at)
-    used = at
-    while True:
-        stop = token_end(s, at, length)
-        used += put_token(&s[at], stop - at, is_consumer(&s[at], stop - at), &out[used])
-        if stop == length:
-            return used
-        out[used] = 46
-        used += 1
-        at = stop + 1
-
-
-cdef Py_ssize_t _jetstream_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
-    cdef int count = token_count(s, length), first = 0
-    cdef Py_ssize_t used = 0
-    if count > 2 and _is_token(s, length, 4, b"ACK", 3):
-        used = ack_template(s, length, out)
-    elif count > 2 and _is_token(s, length, 4, b"FC", 2):
-        if count == 5 or count == 7 or count == 8:
-            used = named_template(s, length, 2 if count == 5 else 4, out)
-    if used or count <= 2:
-        return used or plain_template(s, length, out)
-    if _is_token(s, length, 4, b"API", 3):
-        first = 2
-    elif count > 3 and _is_token(s, length, _token(s, length, 2), b"API", 3):
-        first = 3
-    if first:
-        used = _api_template(s, length, first, count, out)
-    if not used and count > 5 and _is_token(s, length, 4, b"EVENT", 5):
-        used = _event_template(s, length, out)
-    return used or plain_template(s, length, out)
-
-
-cdef Py_ssize_t write_template(const unsigned char *s, Py_ssize_t length, char *out) noexcept nogil:
-    """Write the template of an ASCII subject into room for twice its length."""
-    cdef Py_ssize_t i
-    cdef bint suspect = False
-    for i in range(length):
-        if digit(s[i]) or upper(s[i]):
-            suspect = True
-            break
-    if not suspect:
-        memcpy(out, s, length)
-        return length
-    if length > 6 and memcmp(s, b"_INBOX.", 7) == 0:
-        return inbox_template(s, length, out)
-    if length > 3 and memcmp(s, b"$JS.", 4) == 0:
-        return _jetstream_template(s, length, out)
-    return plain_template(s, length, out)
-
-
-def template_of(bytes subject not None):
-    """Return the template of an ASCII subject of at most `LONGEST` bytes, as the meter makes it: for tests."""
-    cdef char[2 * LONGEST + 8] out
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(subject)
-    if size > LONGEST or not is_ascii(<const unsigned char *>PyBytes_AS_STRING(subject), size):
-        raise ValueError(subject)
-    size = write_template(<const unsigned char *>PyBytes_AS_STRING(subject), size, out)
-    return PyBytes_FromStringAndSize(out, size)
 
 
 # -- series

@@ -1,7 +1,7 @@
 """The subject template: a subject with its variable tokens turned into `*`, so that counts stay bounded.
 
-One rule serves captures, replay reports and Spark (`protocol/_subjects.pxd` has it in C, and
-`_request_meter.pyx` what is special in JetStream).  A token becomes `*` where
+One rule serves captures, metrics, replay reports and Spark (`_template.pyx` has it in C).  A token becomes
+`*` where
 
 1. it is a number (digits only), a UUID, a hexadecimal id (8 characters or more of one letter case, digits and
    letters both), or a nuid, also with the additions of clients (`identifiers.EXTENDED`);

@@ -10,9 +10,10 @@ The bitmap is only written from the first null on: most columns have none, and A
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memset
 
-from natsproxy.protocol._subjects cimport ack_template, digit, inbox_template, is_ascii, plain_template, upper
+from natsproxy.protocol._subjects cimport is_ascii
+from natsproxy.protocol._template cimport template_room, write_template
 from natsproxy.capture.format._items cimport TEXT_MAX
 
 from natsproxy.protocol.template import template
@@ -130,29 +131,10 @@ cdef class TextBuilder(ColumnBuilder):
 
     cdef int add_template(self, const unsigned char *s, Py_ssize_t length) except -1:
         """Add the template of a subject, by the rule of `protocol/template.py`."""
-        cdef bint suspect = False
-        cdef Py_ssize_t i, made = 0
-        cdef char *out
-        if not is_ascii(s, length):
-            return self.add_value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode("utf-8", "replace"))
-        # A token without digits and capital letters is never variable: most subjects end here.
-        for i in range(length):
-            if digit(s[i]) or upper(s[i]):
-                suspect = True
-                break
-        if not suspect:
-            return self.add_bytes(<const char *>s, length)
-        out = self.place(2 * length + 8)  # empty tokens of an inbox become `*`
-        if length > 6 and memcmp(s, b"_INBOX.", 7) == 0:
-            made = inbox_template(s, length, out)
-        elif length > 7 and memcmp(s, b"$JS.ACK.", 8) == 0:
-            made = ack_template(s, length, out)
-        elif length < 4 or memcmp(s, b"$JS.", 4) != 0:
-            made = plain_template(s, length, out)
-        if made == 0:  # another subject under $JS: left to the Python code
-            return self.add_value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode())
-        self.used += made
-        return self.end_row(True)
+        if is_ascii(s, length):
+            self.used += write_template(s, length, self.place(template_room(length)))
+            return self.end_row(True)
+        return self.add_value(template(PyBytes_FromStringAndSize(<const char *>s, length)).decode("utf-8", "replace"))
 
     def finish(self):
         """Return (nulls, validity bitmap or None, offsets, data)."""
