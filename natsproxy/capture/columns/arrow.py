@@ -59,10 +59,9 @@ def batch(
     payload: bytes of each payload (0 none, -1 all).  Raises CaptureError for a damaged block.
     """
     made = None
-    if decoder is not None:
-        body = file.body(ref)
-        wanted = [name for name in names if name not in _CONSTANT]
-        made = decoder.buffers(body, ref, wanted, payload, query)
+    wanted = [name for name in names if name not in _CONSTANT]
+    if decoder is not None and decoder.NAMES.issuperset(wanted):
+        made = decoder.buffers(file.body(ref), ref, wanted, payload, query)
     if made is None:
         return pure_batch(file, ref, names, payload=payload, query=query)
     rows, found = made

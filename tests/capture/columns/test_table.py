@@ -413,6 +413,13 @@ def test_templates_are_those_of_the_protocol(
         assert found == [template(subject).decode("utf-8", "replace") for subject in subjects]
 
 
+def test_python_reads_a_column_that_is_not_compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(FIELDS, "added", ("int", lambda row, _: row[1]))
+    for file, ref in refs(write(tmp_path / "a.ncap", generated(5))):
+        found = both(file, ref, ["idx", "added"])
+        assert found.column("added") == found.column("idx")
+
+
 @pytest.mark.skipif(not arrow.COMPILED, reason="the compiled decoder was not built")
 def test_ordinary_captures_are_decoded_by_compiled_code(tmp_path: Path) -> None:
     """It knows every column but those that are one value for a block, and gives up on no such block."""
