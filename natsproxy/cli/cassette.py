@@ -14,12 +14,13 @@ from natsproxy.addresses import mask_addresses
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
-from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server
+from natsproxy.cli.params import URL, Seconds
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.receipts import ReceiptFile, receipt_options
 from natsproxy.cli.replay_to_client import report_cassette, say_added
 from natsproxy.cli.scoped_run import ScopedRun
 from natsproxy.cli.scopes import ScopeOptions, scope_options
+from natsproxy.config.endpoints import parse_listener, parse_server
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable
@@ -114,7 +115,7 @@ def run(
         raise ConfigError("name the program to run: natsproxy cassette run x.ncap -- COMMAND")
     outcome = _Outcome(list(command), upstream, receipt.minimum)
     server = parse_server(upstream, "--upstream") if upstream else None
-    ends = legs(tls, listen=parse_listener(listen), upstream=None if mode == "none" else server)
+    ends = legs(tls, listen=parse_listener(listen, "--listen"), upstream=None if mode == "none" else server)
     receipt.begin(capture)
     if scope:
         known = parse_mode(mode)

@@ -10,7 +10,6 @@ import click
 
 from natsproxy.capture.format.connection import ConnectionChoice
 from natsproxy.cli.paths import FilePath
-from natsproxy.config.endpoints import Listener, Server, read_listener, read_server
 from natsproxy.converters import duration_or_seconds
 from natsproxy.errors import ConfigError
 from natsproxy.protocol.credentials import Credentials, read_credentials
@@ -50,25 +49,6 @@ class Speed(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
         if not 0.001 <= speed <= 10_000:
             self.fail(f"{value!r} is neither a factor (0.1, 1, 100) nor max", param, ctx)
         return speed
-
-
-def parse_server(text: str, option: str) -> Server:
-    """Return the server that an option names; a user and a password in its URL are ignored.
-
-    Raises ConfigError that names the option.
-    """
-    try:
-        return read_server(text, credentials=True)
-    except ValueError as error:
-        raise ConfigError(f"{option} {error}") from None
-
-
-def parse_listener(text: str) -> Listener:
-    """Return the listener that `--listen` names.  Raises ConfigError."""
-    try:
-        return read_listener(text)
-    except ValueError as error:
-        raise ConfigError(f"--listen {error}") from None
 
 
 def parse_credentials(options: dict[str, Any]) -> creds.ReplayCredentials:

@@ -17,12 +17,13 @@ from natsproxy.cli.diff import show
 from natsproxy.cli.foreground import run_stoppable, with_progress
 from natsproxy.cli.match_options import ignored_subjects, match_options
 from natsproxy.cli.options import tls_options
-from natsproxy.cli.params import URL, Seconds, parse_listener, parse_server, report_options, show_facts
+from natsproxy.cli.params import URL, Seconds, report_options, show_facts
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.receipts import ReceiptFile, receipt_options
 from natsproxy.cli.scopes import ScopeOptions, scope_options
 from natsproxy.cli.stay import Stay
 from natsproxy.cli.supervision import kept_ready
+from natsproxy.config.endpoints import parse_listener, parse_server
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit, NatsproxyError
 from natsproxy.printable import printable
@@ -124,7 +125,7 @@ def to_client(
         if report:
             raise ConfigError("--report compares one run with the capture: leave --stay out")
         behind = parse_server(upstream, "--upstream") if upstream else None
-        ends = legs(tls, listen=parse_listener(listen), upstream=behind)
+        ends = legs(tls, listen=parse_listener(listen, "--listen"), upstream=behind)
         receipt.begin(capture)
         stays = Stay(capture, ends, scope, options, record, ready_file, as_json, quiet, receipt)
         raise SystemExit(stays.run())
@@ -133,7 +134,7 @@ def to_client(
     tell_continuation(capture)
     found, stalled = None, ""
     behind = parse_server(upstream, "--upstream") if upstream else None
-    ends = legs(tls, listen=parse_listener(listen), upstream=behind)
+    ends = legs(tls, listen=parse_listener(listen, "--listen"), upstream=behind)
     receipt.begin(capture)
     before = fingerprint(capture)
     with TemporaryDirectory() as folder:

@@ -22,12 +22,12 @@ from natsproxy.cli.params import (
     Speed,
     parse_connections,
     parse_credentials,
-    parse_server,
     report_options,
     show_facts,
 )
 from natsproxy.cli.paths import FilePath, tell_continuation
 from natsproxy.cli.receipts import ReceiptFile, receipt_options
+from natsproxy.config.endpoints import parse_server
 from natsproxy.config.settings import ProxySettings, legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.replay.cassette.fingerprint import fingerprint

@@ -14,10 +14,10 @@ from natsproxy.addresses import mask_addresses
 from natsproxy.cli.foreground import run_stoppable
 from natsproxy.cli.match_options import match_options
 from natsproxy.cli.options import tls_options
-from natsproxy.cli.params import URL, Seconds, parse_server
+from natsproxy.cli.params import URL, Seconds
 from natsproxy.cli.paths import FilePath
 from natsproxy.cli.sweep_progress import show_findings, showing
-from natsproxy.config.endpoints import HttpListener, Listener, read_http_listener
+from natsproxy.config.endpoints import HttpListener, Listener, parse_server, read_http_listener
 from natsproxy.config.settings import legs
 from natsproxy.errors import ConfigError, Exit
 from natsproxy.printable import printable

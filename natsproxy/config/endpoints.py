@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from natsproxy import converters
 from natsproxy.addresses import NATS_PORT, Address, is_ip, parse_address
+from natsproxy.errors import ConfigError
 from natsproxy.option import ValueType
 
 SCHEMES: Final = ("nats", "tls", "ws", "wss")
@@ -61,6 +62,17 @@ def read_server(text: str, *, port: int | None = NATS_PORT, credentials: bool = 
     return Server(address, scheme or SCHEMES[0])
 
 
+def parse_server(url: str, name: str) -> Server:
+    """Return the server of a URL; a user and a password in it are ignored: clients bring their own.
+
+    name: of the option, for errors.  Raises ConfigError.
+    """
+    try:
+        return read_server(url, credentials=True)
+    except ValueError as error:
+        raise ConfigError(f"{name} {error}") from None
+
+
 def read_upstream(value: Any) -> Server:
     """Return the server of SCHEME://HOST[:PORT] or HOST:PORT."""
     # A bare word is a mistake more often than a host, and the proxy would wait for it in vain.
@@ -88,6 +100,14 @@ def read_listener(value: Any) -> Listener:
     scheme = text.partition("://")[0] if "://" in text else SCHEMES[0]
     address = parse_address(text, port=None, schemes=SCHEMES)
     return Listener(address, scheme, _networks(query) if question else ())
+
+
+def parse_listener(text: str, name: str) -> Listener:
+    """Return the listener of an address for clients; name: of the option, for errors.  Raises ConfigError."""
+    try:
+        return read_listener(text)
+    except ValueError as error:
+        raise ConfigError(f"{name} {error}") from None
 
 
 def _networks(query: str) -> tuple[IPv4Network | IPv6Network, ...]:

@@ -7,6 +7,8 @@ from typing import Final
 
 import trio
 
+from natsproxy.capture.write.builder import BlockBuilder
+
 
 def now_ns() -> int:
     """Return trio's clock in nanoseconds."""
@@ -49,6 +51,11 @@ class BlockClocks:
         if self._distance is None or abs(wall - mono - self._distance) > self.STEADY:
             self._distance = wall - mono
         return mono, mono + self._distance
+
+    def begin(self, builder: BlockBuilder) -> None:
+        """Begin a block where the builder has none, and does not drop what it gets."""
+        if not (builder.begun or builder.dropping):
+            builder.begin(*self.read())
 
 
 def boot_id() -> bytes:

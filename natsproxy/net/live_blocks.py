@@ -48,10 +48,8 @@ class LiveBlocks:
 
     def put(self, item: Item) -> None:
         """Take an item."""
-        builder = self.builder
-        if not (builder.begun or builder.dropping):
-            builder.begin(*self._clocks.read())
-        builder.put(item)
+        self._clocks.begin(self.builder)
+        self.builder.put(item)
         self.added()
 
     def added(self) -> None:

@@ -129,10 +129,8 @@ class Recorder:
 
     def put(self, item: Item) -> None:
         """Record an item; it never blocks and never raises."""
-        builder = self.builder
-        if not (builder.begun or builder.dropping):
-            builder.begin(*self._clocks.read())
-        builder.put(item)
+        self._clocks.begin(self.builder)
+        self.builder.put(item)
         self.added()
 
     def added(self) -> None:

@@ -205,42 +205,17 @@ class DirectionRecords:
     def cut_short(self, rest: bytes, first: int, out_first: int | None, now: int) -> None:
         """Record the bytes of a frame that never ended; out_first: its ordinal there, None if unsent."""
         if self.on and rest:
-            sent = out_first is not None
-            record = Frames(
-                conn=self._conn,
-                direction=self._direction,
-                data=rest,
-                frames=1,
-                ops=0,
-                in_first=first,
-                in_t=now,
-                out_first=out_first,
-                out_t=now if sent else None,
-                cause=None if sent else UNSENT,
-                flags=Flags.CUT,
-            )
-            self.put(record)
+            out_t, cause = (None, UNSENT) if out_first is None else (now, None)
+            record = Frames(self._conn, self._direction, rest, 1, 0, first, now, out_first, out_t, cause)
+            self.put(record._replace(flags=Flags.CUT))
 
     def cut_off(
         self, part: bytes, ordinal: int, out_first: int, now: int, cause: str, *, secret: bool
     ) -> None:
         """Record the part of a frame that went out as the last bytes of the direction."""
         if self.on:
-            record = Frames(
-                conn=self._conn,
-                direction=self._direction,
-                data=part,
-                frames=1,
-                ops=0,
-                in_first=None,
-                in_t=None,
-                out_first=out_first,
-                out_t=now,
-                cause=cause,
-                flags=Flags.CUT,
-                extra={"of": ordinal},
-            )
-            self.put(record, secret=secret)
+            record = Frames(self._conn, self._direction, part, 1, 0, None, None, out_first, now, cause)
+            self.put(record._replace(flags=Flags.CUT, extra={"of": ordinal}), secret=secret)
 
     def left(self, rest: bytes, first: int, now: int) -> None:
         """Record bytes that were received and never scanned: whole frames, maybe, and a partial one."""

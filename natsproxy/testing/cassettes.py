@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import trio
 
-from natsproxy.config.endpoints import Server
+from natsproxy.config.endpoints import Server, parse_listener, parse_server
 from natsproxy.config.settings import TLS_OPTIONS, legs
 from natsproxy.errors import NatsproxyError
 from natsproxy.replay.cassette.record_anew import ANY_SERVER
@@ -24,7 +24,7 @@ from natsproxy.replay.conversation.exchanges import RecordedExchange
 from natsproxy.replay.conversation.match_options import DEFAULT, Given, MatchOptions, read
 from natsproxy.replay.server_playback.mismatch import preview
 from natsproxy.replay.transport_proxy import plain_upstream
-from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
+from natsproxy.testing.harness import ANY_PORT, SERVER, ProxyHarness
 from natsproxy.testing.thread import refuse_in_loop
 
 _DRAIN: Final = 2.0  # seconds to wait at the end for answers to the last frames of clients
@@ -84,8 +84,8 @@ class cassette(ProxyHarness):
         self._use: CassetteUse | None = None
         tls = {key: options.pop(key) for key in TLS_OPTIONS.keys() & options.keys()}
         self._options = read(options)
-        server = None if upstream is None or mode == "none" else server_of(upstream)
-        self._legs = legs(tls, listen=listener_of(listen), upstream=server)
+        server = None if upstream is None or mode == "none" else parse_server(upstream, SERVER)
+        self._legs = legs(tls, listen=parse_listener(listen, "listen"), upstream=server)
         self._keep = True
         self.record_anew = f'cassette({str(self.path)!r}, "all", upstream="{ANY_SERVER}")'
 

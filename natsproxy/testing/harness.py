@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import trio
 
 from natsproxy import close_reasons
-from natsproxy.config.endpoints import Listener, Server, read_listener, read_server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.events import Closed, Event, Firing
@@ -39,26 +38,10 @@ _FIRINGS = 10_000  # firings that are kept
 _ENDS = 20  # unexpected ends of connections that are kept
 _EXPECTED = (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED, close_reasons.KILLED)
 
+SERVER = "the server's address"
+"""The name of that argument in errors."""
+
 F = TypeVar("F", bound="ProxyHarness")
-
-
-def server_of(url: str) -> Server:
-    """Return the NATS server of a URL; a user and a password in it are ignored.
-
-    Clients bring their own credentials.  Raises ConfigError.
-    """
-    try:
-        return read_server(url, credentials=True)
-    except ValueError as error:
-        raise ConfigError(f"the server's address {error}") from None
-
-
-def listener_of(text: str) -> Listener:
-    """Return the listener of an address for clients.  Raises ConfigError."""
-    try:
-        return read_listener(text)
-    except ValueError as error:
-        raise ConfigError(f"listen {error}") from None
 
 
 class FaultNeverFired(AssertionError, NatsproxyError):

@@ -9,10 +9,11 @@ from typing import Any
 
 import trio
 
+from natsproxy.config.endpoints import parse_listener, parse_server
 from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import legs
 from natsproxy.errors import CaptureError
-from natsproxy.testing.harness import ANY_PORT, ProxyHarness, listener_of, server_of
+from natsproxy.testing.harness import ANY_PORT, SERVER, ProxyHarness
 
 
 class TestProxy(ProxyHarness):
@@ -42,9 +43,9 @@ class TestProxy(ProxyHarness):
         **tls: Any,
     ) -> None:
         super().__init__(rules=rules, seed=seed)
-        self.upstream = server_of(upstream)
+        self.upstream = parse_server(upstream, SERVER)
         self._settings = replace(
-            legs(tls, listen=listener_of(listen), upstream=self.upstream),
+            legs(tls, listen=parse_listener(listen, "listen"), upstream=self.upstream),
             seed=seed,
             # "wait": the recording of a passing test never has gaps.
             record=None if record is None else RecordSettings(Path(record), overflow="wait"),

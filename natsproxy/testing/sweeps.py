@@ -12,6 +12,7 @@ from typing import Any, Final
 import trio
 
 from natsproxy.addresses import mask_addresses
+from natsproxy.config.endpoints import parse_listener, parse_server
 from natsproxy.config.settings import TLS_OPTIONS, legs
 from natsproxy.errors import ConfigError, NatsproxyError, first_error
 from natsproxy.replay.cassette.file_names import safe_name
@@ -21,7 +22,7 @@ from natsproxy.sweep.kept_sweep import KeptSweep, Outcome
 from natsproxy.sweep.programs import Command, Program
 from natsproxy.sweep.sweeping import SweepOptions
 from natsproxy.sweep.worlds import OwnServer, Played, UserServer, World
-from natsproxy.testing.harness import ANY_PORT, listener_of, server_of
+from natsproxy.testing.harness import ANY_PORT, SERVER
 from natsproxy.testing.thread import Library, TrioThread, refuse_in_loop, running_loop
 
 OUT: Final = Path("sweep-out")
@@ -224,7 +225,9 @@ def world_of(
         near = difflib.get_close_matches(name, {*_SWEEP, *known}, 1)
         raise ConfigError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if upstream:
-        ends = legs(options, listen=listener_of(ANY_PORT), upstream=server_of(upstream))
+        ends = legs(
+            options, listen=parse_listener(ANY_PORT, "listen"), upstream=parse_server(upstream, SERVER)
+        )
         return UserServer(ends, setup, reset, upstream)
     if cassette:
         return Played(Path(cassette), read(options))

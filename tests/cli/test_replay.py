@@ -21,7 +21,7 @@ from natsproxy.addresses import Address
 from natsproxy.capture.read import reader as reading
 from natsproxy.capture.read.segment import CaptureFile
 from natsproxy.cli import main
-from natsproxy.cli.params import parse_server
+from natsproxy.config.endpoints import parse_server
 from natsproxy.errors import ConfigError
 from natsproxy.replay.conversation.steps import Step, events
 from tests.kit.servers import NatsServer
@@ -49,6 +49,7 @@ def capture(tmp_path: Path) -> Path:
         ("nats://host:1", Address("host", 1)),
         ("host", Address("host", 4222)),
         ("nats://[::1]:5", Address("::1", 5)),
+        ("nats://user:secret@host:1/", Address("host", 1)),
         (":7", Address("127.0.0.1", 7)),
     ],
 )

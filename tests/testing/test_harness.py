@@ -15,11 +15,10 @@ import pytest
 import trio
 from nats.errors import TimeoutError as NatsTimeout
 
-from natsproxy.addresses import Address
+from natsproxy.config.endpoints import read_server
 from natsproxy.errors import ConfigError, NatsproxyError
 from natsproxy.replay.conversation.steps import Step, events
 from natsproxy.testing import BlockingCall, FaultNeverFired, TestProxy, WaitTimeout, drop, latency
-from natsproxy.testing.harness import server_of
 from tests.kit.servers import NatsServer
 
 HELLO = b'CONNECT {"verbose":false,"name":"raw"}\r\n'
@@ -33,7 +32,7 @@ def proxy(nats_server: NatsServer) -> Iterator[TestProxy]:
 
 def dial(proxy: TestProxy) -> socket.socket:
     """Connect and greet, as clients do."""
-    address = server_of(proxy.url).address
+    address = read_server(proxy.url).address
     sock = socket.create_connection((address.host, address.port), timeout=5)
     sock.sendall(HELLO + b"PING\r\n")
     until(sock, b"PONG\r\n")
@@ -50,20 +49,6 @@ def until(sock: socket.socket, mark: bytes) -> bytes:
 
 
 # -- addresses
-
-
-@pytest.mark.parametrize(
-    ("url", "address"),
-    [
-        ("nats://demo:4223", Address("demo", 4223)),
-        ("demo", Address("demo", 4222)),
-        ("nats://user:secret@demo:1/", Address("demo", 1)),
-        ("nats://:4223", Address("127.0.0.1", 4223)),
-        ("[::1]:4223", Address("::1", 4223)),
-    ],
-)
-def test_server_addresses(url: str, address: Address) -> None:
-    assert server_of(url).address == address
 
 
 @pytest.mark.parametrize("url", ["mqtt://demo", "nats://demo:99999", "nats://a:1,b:2", "nats://demo:x"])
@@ -298,7 +283,7 @@ def test_waiting_from_a_plain_test(proxy: TestProxy) -> None:
 
 @pytest.mark.server
 async def test_waiting_from_trio(proxy: TestProxy) -> None:
-    address = server_of(proxy.url).address
+    address = read_server(proxy.url).address
     async with await trio.open_tcp_stream(address.host, address.port) as stream:
         await stream.send_all(HELLO + b"PUB t.trio 2\r\nhi\r\n")
         (frame,) = await proxy.wait_for_async("t.trio")
