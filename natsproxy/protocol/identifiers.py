@@ -76,15 +76,14 @@ class Inbox(NamedTuple):
     token: bytes = b""
 
 
-def find_inbox(subject: bytes, prefixes: tuple[bytes, ...] = (INBOX,)) -> Inbox | None:
+def find_inbox(subject: bytes) -> Inbox | None:
     """Parse an inbox subject; None for any other.
 
-    prefixes: known inbox prefixes, which any id may follow; after another prefix the id must be a nuid.
+    Any id may follow `_INBOX`; after another prefix it must be a nuid.
     """
-    for prefix in prefixes:
-        if subject.startswith(prefix + b"."):
-            name, _, token = subject[len(prefix) + 1 :].partition(b".")
-            return Inbox(prefix, name, token) if name else None
+    if subject.startswith(INBOX + b"."):
+        name, _, token = subject[len(INBOX) + 1 :].partition(b".")
+        return Inbox(INBOX, name, token) if name else None
     if subject.startswith(b"$"):
         return None
     tokens = subject.split(b".")

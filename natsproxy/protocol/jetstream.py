@@ -127,14 +127,8 @@ def api_verb(subject: bytes) -> bytes:
     return next((verb for verb in verbs if verb in _API), b".".join(tokens[at : at + 2]))
 
 
-def parse_api(subject: bytes, prefixes: tuple[bytes, ...] = ()) -> ApiCall | None:
-    """Parse an API subject; None for any other.
-
-    prefixes: the subjects that importing accounts use in place of `$JS.API`, without the final dot.
-    """
-    for prefix in prefixes:
-        if subject.startswith(prefix + b"."):
-            return _parse_verb(subject.split(b"."), prefix.count(b".") + 1, b"")
+def parse_api(subject: bytes) -> ApiCall | None:
+    """Parse an API subject; None for any other."""
     if not subject.startswith(b"$JS."):
         return None
     tokens = subject.split(b".")

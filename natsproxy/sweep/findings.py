@@ -125,8 +125,3 @@ def read_accepted(path: Path) -> list[str]:
         raise ConfigError(f"the accepted findings in {path} cannot be read: {error}") from None
     names = (line.partition("#")[0].strip() for line in text.splitlines())
     return list(dict.fromkeys(filter(None, names)))
-
-
-def accepted_text(findings: Iterable[Finding]) -> str:
-    """Return a file that accepts these findings, each with its sentence as a comment."""
-    return "".join(f"# {one.sentence}\n{one.name}\n" for one in findings)

@@ -7,8 +7,6 @@ The frames before a CONNECT (the INFO) have the key that their connection has th
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection
 from pathlib import Path
@@ -274,11 +272,3 @@ def _noun(place: Place) -> str:
         return f"{what} that answers {of}"
     noun = _NOUNS.get(what, what + " on {}").format(of)
     return f"{noun} ({subject})" if what in ("delivery", "redelivery") else noun
-
-
-def slug(position: Position) -> str:
-    """Return a stable name for files and commands: letters, digits, `.`, `_` and `-`, unique per position."""
-    words = "-".join((position.connection, position.direction, position.what, position.subject))
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", words).strip("-")[:80].rstrip("-.")
-    digest = hashlib.sha256("\0".join(map(str, position)).encode("utf-8", "surrogateescape")).hexdigest()
-    return f"{plain}-{position.n}-{digest[:6]}"

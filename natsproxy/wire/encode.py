@@ -82,21 +82,16 @@ def err(text: str | bytes) -> bytes:
     return b"-ERR '" + (text.encode() if isinstance(text, str) else text) + b"'\r\n"
 
 
-def with_line(
-    frame: Frame, *, subject: bytes | None = None, reply: bytes | None = None, sid: bytes | None = None
-) -> bytes:
-    """Return the frame's bytes with fields of its control line changed and everything after it kept.
+def with_line(frame: Frame, *, subject: bytes | None = None, reply: bytes | None = None) -> bytes:
+    """Return the frame's bytes with subjects of its control line changed and everything after it kept.
 
     Of a frame with a missing part it returns the bytes received so far; the rest follows unchanged.
     """
     subject = frame.subject if subject is None else subject
     reply = frame.reply if reply is None else reply
-    sid = frame.sid if sid is None else sid
     if frame.op == Op.SUB:
-        return sub(subject, sid, frame.queue)
-    if frame.op == Op.UNSUB:
-        return b" ".join(part for part in (b"UNSUB", sid, frame.args) if part) + b"\r\n"
-    line = message_line(frame.op, subject, sid, reply, frame.header_size, frame.size)
+        return sub(subject, frame.sid, frame.queue)
+    line = message_line(frame.op, subject, frame.sid, reply, frame.header_size, frame.size)
     return line + frame.buffer[frame.line_end : frame.end]
 
 

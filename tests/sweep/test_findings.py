@@ -10,7 +10,7 @@ import pytest
 
 from natsproxy.errors import ConfigError
 from natsproxy.sweep.causes import Judged
-from natsproxy.sweep.findings import accept, accepted_text, group, read_accepted
+from natsproxy.sweep.findings import accept, group, read_accepted
 from natsproxy.sweep.values import Judgement, ProgramRun, Trial, Verdict
 from tests.sweep.conversations import deaf, run, trial
 
@@ -88,7 +88,7 @@ def test_accepted_findings(tmp_path: Path) -> None:
     one = run(tmp_path / "run.nats.txt", ORDERED, code=None, at=3)
     found = group([judged(trial(what="pull"), one), judged(trial(), one)])
     path = tmp_path / "accepted"
-    path.write_text(accepted_text(found[:1]) + "gone # of last year\n\n")
+    path.write_text(f"# {found[0].sentence}\n{found[0].name}\ngone # of last year\n\n")
     names = read_accepted(path)
     assert accept(found, names) == (found[1:], ["gone"])
     assert accept(found, []) == (found, [])

@@ -173,7 +173,6 @@ def columns(
     *,
     payload: int = 0,
     query: Query | None = None,
-    keep: Callable[[CapturedFrame], bool] | None = None,
 ) -> dict[str, list[Any]]:
     """Return the columns `names` of the frames of a block that match `query`.
 
@@ -194,7 +193,7 @@ def columns(
         for one in frames_of(ref, item):
             row = (ref, idx, one)
             idx += 1
-            if (query is None or query.wants(one)) and (keep is None or keep(one)):
+            if query is None or query.wants(one):
                 for name, make in makers:
                     found[name].append(make(row, payload))
                 if jetstream:

@@ -17,7 +17,7 @@ from natsproxy.events import Firing
 from natsproxy.rules.interface import BatchResult
 from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule_state import RuleState, subject_text
-from natsproxy.rules.model.verdicts import Damage, Drop, Duplicate, Hold
+from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate, Hold
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import C2S, LABELS, Direction
 
@@ -99,7 +99,7 @@ class VerdictBatch(_RuleBatch):
     """
 
     def __init__(
-        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Damage
+        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Corrupt
     ) -> None:
         super().__init__(state, direction)
         self._delay = verdict.delay if isinstance(verdict, Hold) else 0

@@ -21,7 +21,7 @@ from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule import Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.verdicts import Damage, Drop, Duplicate
+from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
 
@@ -145,17 +145,17 @@ def _with_conditions(step: NativeStep, selector: Selector) -> NativeStep:
 _EFFECTS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
     Drop: lambda verdict: {},
     Duplicate: lambda verdict: {"copies": verdict.copies},
-    Damage: lambda verdict: {"damage": verdict.count},
+    Corrupt: lambda verdict: {"damage": verdict.count},
 }
 """The members of a step by its verdict: those that C carries out."""
 
 
 def effect(
     state: RuleState, op: Op, subject: bytes, sid: bytes
-) -> tuple[Drop | Duplicate | Damage, dict[str, Any]] | None:
+) -> tuple[Drop | Duplicate | Corrupt, dict[str, Any]] | None:
     """Return the verdict of a rule on the frames of a key, with the members of its step; None: not for C."""
     static = state.action.static_decision(op, subject, sid, state.view)
-    if static is None or state.action.shadow or not isinstance(static.verdict, Drop | Duplicate | Damage):
+    if static is None or state.action.shadow or not isinstance(static.verdict, Drop | Duplicate | Corrupt):
         return None
     return static.verdict, _EFFECTS[type(static.verdict)](static.verdict)
 

@@ -32,7 +32,7 @@ from natsproxy.rules.interface import BatchFunction, BatchResult, View
 from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Admits, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState, subject_text
-from natsproxy.rules.model.verdicts import Damage, Drop, Duplicate, Hold
+from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate, Hold
 from natsproxy.rules.rewriting.frames import rewritten_subscription
 from natsproxy.rules.rewriting.subjects import Rewritten, SubjectRewriter
 from natsproxy.wire.frames import Frame
@@ -464,7 +464,7 @@ class StaticDecisions:
         return self._batch(state, direction, verdict)
 
     def _batch(
-        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Damage
+        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Corrupt
     ) -> VerdictBatch:
         batch = self._acting.get((direction, state.rule))
         if batch is None:

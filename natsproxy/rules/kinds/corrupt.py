@@ -14,7 +14,7 @@ from natsproxy.rules.file import values
 from natsproxy.rules.interface import View
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting, StaticDecision
 from natsproxy.rules.model.selector import MESSAGES, Selector
-from natsproxy.rules.model.verdicts import Damage, Replace, Verdict
+from natsproxy.rules.model.verdicts import Corrupt, Replace, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.ops import Op
 
@@ -48,7 +48,7 @@ class Corrupting(Action):
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Change them all; the native plane does that by itself (`damage` of `_decisions.pyx`)."""
-        return StaticDecision(Damage(self.count))
+        return StaticDecision(Corrupt(self.count))
 
 
 def make(settings: Mapping[str, Any], selector: Selector) -> Action:

@@ -84,7 +84,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class Corrupt:
     """Send the frame with other values in `count` bytes of its body at most, which random numbers choose.
 
     Only the static decision of an action says so: on a frame it returns what to send (`kinds/corrupt.py`).
@@ -153,7 +153,7 @@ Verdict = (
     | Pace
     | Inject
     | Duplicate
-    | Damage
+    | Corrupt
     | Reorder
     | Close
     | StartCondition

@@ -163,10 +163,6 @@ class SubjectRewriter:
             return self._destinations[subject]
         return store(self._destinations, subject, self._find_destination(subject), len(subject))
 
-    def deciding_rule(self, subject: bytes) -> Rule | None:
-        """Return the rule that decides for the subject of a publish."""
-        return next((rule for rule, action in self._rules if action.covers(subject)), None)
-
     def _find_destination(self, subject: bytes) -> Rule | Rewritten | None:
         for rule, action in self._rules:
             if action.excludes(subject):
@@ -210,11 +206,6 @@ class SubjectRewriter:
         return found.subject if isinstance(found, Rewritten) else subject
 
     # -- to the client
-
-    def client_subject(self, subject: bytes, subscribed: bytes = b"") -> bytes:
-        """Return the client's form of a subject; see `undo`."""
-        found = self.undo(subject, subscribed)
-        return subject if found is None else found.subject
 
     def undo(self, subject: bytes, subscribed: bytes = b"") -> Rewritten | None:
         """Return the client's form of a subject, None if unchanged.
