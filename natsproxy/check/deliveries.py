@@ -57,7 +57,7 @@ class MessagesAfterUnsub(Check):
 class GroupRepetitions(Check):
     """A message that a queue group, or the clients of a consumer, got twice though it was no redelivery.
 
-    Looked back on are the last 100,000 messages.
+    It remembers the last 100,000 messages.
     """
 
     from_server = DELIVERIES

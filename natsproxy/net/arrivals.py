@@ -213,7 +213,7 @@ class Arrivals:
                 await self._wake.wait()
 
     def close(self) -> None:
-        """Close the clients of the line, as the kernel does with those in its queue; nobody is to come."""
+        """Close the clients of the line, as the kernel closes those in its queue; call last."""
         while self._waiting:
             self._next().client.close()
         if self._since is not None:

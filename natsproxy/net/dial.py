@@ -199,8 +199,8 @@ class Dialer:
                 raise
         line = said.partition(b"\n")[0]
         if line.startswith(b"-ERR"):
-            raise NoServer(f"{endpoint} turns us away: {err_text(line[4:])}")
-        raise NoServer(f"{endpoint} sends plain text where TLS begins")
+            raise NoServer(f"{endpoint} refuses connections: {err_text(line[4:])}")
+        raise NoServer(f"{endpoint} answers the TLS handshake with plain text")
 
     async def _secured(self, endpoint: Endpoint, leg: AnyLeg) -> AnyLeg:
         """Return a leg with TLS.  Raises LegLost."""

@@ -62,7 +62,9 @@ class Limits:
     @contextmanager
     def _counted(self, most: int) -> Iterator[None]:
         if self._opening >= most:
-            raise OpeningFailed(close_reasons.LIMIT, f"{most} connections are being opened, max-connections")
+            raise OpeningFailed(
+                close_reasons.LIMIT, f"{most} other connections are being opened (max-connections)"
+            )
         self._opening += 1
         try:
             yield

@@ -151,7 +151,9 @@ class Opening:
                 raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(refused)) from None
             except LegLost as lost:
                 raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
-        raise OpeningFailed(close_reasons.STALLED, "the client asked for no WebSocket in the auth time-out")
+        raise OpeningFailed(
+            close_reasons.STALLED, "the client sent no WebSocket upgrade in the auth time-out"
+        )
 
 
 async def _speaks_first(leg: AnyLeg, first: HandshakeFirst | None) -> bool:

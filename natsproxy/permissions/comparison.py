@@ -24,7 +24,7 @@ from natsproxy.protocol.template import template
 
 
 class Wide(NamedTuple):
-    """An entry that allows more than was used.  lines: those that are needed of it."""
+    """An entry that allows more than was used.  lines: the narrower ones that would do."""
 
     place: MappedPermission
     lines: list[MappedPermission]

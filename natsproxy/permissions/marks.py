@@ -28,7 +28,7 @@ _EVENT_NAMES_AT: Final = 5
 
 
 class Mark(IntEnum):
-    """A token's right to become `*`."""
+    """The right of a token to become `*`: never, or after how many values."""
 
     KEPT = 0
     WORD = 1

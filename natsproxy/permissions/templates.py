@@ -168,7 +168,7 @@ class Templates:
                 evidence.note(at, (token.text,))
 
     def join(self, verb: Verb, queue: bytes, tokens: Sequence[MarkedToken], more: Evidence) -> None:
-        """Add the uses of a template whose generated tokens are `*`, and of the variable ones maybe some."""
+        """Add the uses of a template whose generated tokens are `*`; some variable ones may be, too."""
         self._evidence(verb, queue, tokens, more.values).join(more)
 
     def _evidence(

@@ -79,7 +79,10 @@ class ClientDetails(NamedTuple):
 
 
 class Response(NamedTuple):
-    """A publish as a response: the how-manieth to its reply subject, ns since the message."""
+    """A publish that answers a message.
+
+    nth: its number among the responses to that message, from 1.  elapsed: ns since the message.
+    """
 
     nth: int
     elapsed: int

@@ -35,9 +35,9 @@ def claims_of(token: str) -> dict[str, Any]:
     try:
         claims = json.loads(_payload(token))
     except (ValueError, RecursionError):
-        raise ValueError("a JWT that is damaged") from None
+        raise ValueError("a JWT that cannot be decoded") from None
     if not isinstance(claims, dict):
-        raise ValueError("a JWT that is damaged")
+        raise ValueError("a JWT that cannot be decoded")
     return claims
 
 

@@ -297,7 +297,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(text))
             if not isinstance(found[-1], dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
         except ValueError as error:
             if number == len(texts):
                 return [one for one in found if isinstance(one, dict)]

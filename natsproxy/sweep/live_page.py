@@ -1,6 +1,6 @@
 """The page of a sweep that runs, over HTTP: its report as the folder has it, which loads itself again.
 
-It is for this machine alone: subjects, payloads and program output are in it, and nobody needs a token.
+It serves this machine only: subjects, payloads and program output are in it, and nobody needs a token.
 The admin API's guard refuses pages of other sites.
 """
 
@@ -64,7 +64,7 @@ async def live_page(
     be used.
     """
     if not listener.local:
-        raise ConfigError(f"the page of a sweep is for this machine alone: not {listener}, but 127.0.0.1")
+        raise ConfigError(f"the page of a sweep serves this machine only: give 127.0.0.1, not {listener}")
     server = HttpServer(Guard(LivePage(folder), listener, open_paths=("/",)), listener, report)
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)

@@ -88,9 +88,9 @@ def with_stacks(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 async def stacks(processes: Iterable[Process], tail: Tail) -> str:
-    """Return where the processes of a program are, those whose runtime tells; some end of that.
+    """Return the stacks of a program's processes, as their runtimes print them on a signal.
 
-    tail: of what they print.
+    Some of the processes end by it.  tail: of their output.
     """
     found = []
     for process in sorted(processes):

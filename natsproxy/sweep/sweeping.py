@@ -80,9 +80,9 @@ class SweepOptions:
 
 
 class RunTurns:
-    """Turns of runs on the processors.
+    """Limits how many runs use the processors at once.
 
-    turns: runs at once.  waiting: runs beside each of them that may go on without their turn.  most: all.
+    turns: runs at once.  waiting: runs beside each of them that only wait, and have no turn.  most: of both.
     """
 
     def __init__(self, turns: int, waiting: int) -> None:

@@ -147,7 +147,7 @@ class RunTraffic:
         return frozenset(_ephemeral(self.arrived))
 
     def known_by(self, names: RunNames) -> RunTraffic:
-        """Return the same run, where what has another name than these is known by its template."""
+        """Return this run with each name that is not among these replaced by its template."""
         arrived = [
             one if one.key.rpartition("/")[0] in names.clients else one._replace(key=one.alike)
             for one in self.arrived

@@ -215,7 +215,7 @@ class Troubles:
     # -- reasons to do less
 
     def may_lack(self, one: Arrived) -> bool:
-        """Tell whether the messages that a publish of a clean run was made of may have been lost by right."""
+        """Tell whether messages that led to a publish of a clean run may be lost, as core NATS allows."""
         if self._published_core and self._first_input <= one.t:
             return True
         return (bool(self.losses) or self._got_core) and self._first_core_input <= one.t
@@ -249,7 +249,7 @@ class Troubles:
         )
 
     def may_have_lost(self, one: Arrived) -> bool:
-        """Tell whether a publish of a clean run, which core NATS carries, may be gone with a connection."""
+        """Tell whether a publish of a clean run, which core NATS carries, may be lost with a connection."""
         return bool(self.losses) and group(one) not in self._stored
 
 

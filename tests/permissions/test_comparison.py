@@ -132,7 +132,7 @@ def test_the_user_of_a_jwt_stands_for_all_clients(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ("port: 4222", "has no users"),
-        ("aaaa.bbbb.cccc", "holds a JWT that is damaged"),
+        ("aaaa.bbbb.cccc", "holds a JWT that cannot be decoded"),
         ("e30.eyJuYW1lIjoieCJ9.c2ln", "holds the JWT of no user"),
         ("authorization: {", "line 1: no '}'"),
         ("authorization: { users: [ { user: a, permissions: { publish: { alow: x } } } ] }", "alow"),

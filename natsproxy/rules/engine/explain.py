@@ -150,7 +150,7 @@ def _plainest(example: Frame | None, headers: bool, status: bool) -> Op:
 
 def _refuse(op: Op, role: Role | None, headers: bool, payload: bool) -> None:
     if role is not None and not role.ops & op_mask(op):
-        raise ValueError(f"{op.label} never is {role.name}, {role.text}")
+        raise ValueError(f"{op.label} is never {role.name}, {role.text}")
     if headers and not OPS[op].headers:
         raise ValueError(f"{op.label} has no headers")
     if payload and not MESSAGES & op_mask(op):

@@ -109,7 +109,7 @@ def _clients(frames: DataFrame, items: DataFrame) -> DataFrame:
 def _published(frames: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Return the publishes that need a permission, and those that are responses.
 
-    turn: the how-manieth to the message.  elapsed: ns since.
+    turn: its number among the responses to the message.  elapsed: ns since that.
     """
     whole = frames.where("(flags & 1) = 0")
     sent = whole.where("dir = 0 AND in_ordinal IS NOT NULL AND op IN ('PUB', 'HPUB')")

@@ -181,7 +181,7 @@ def test_the_example_of_a_role_has_it(role: Any) -> None:
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ({"op": Op.SUB, "role": ROLES["ack"]}, "SUB never is ack"),
+        ({"op": Op.SUB, "role": ROLES["ack"]}, "SUB is never ack"),
         ({"op": Op.PUB, "headers": [(b"X", b"y")]}, "PUB has no headers"),
         ({"op": Op.MSG, "status": b"503"}, "MSG has no headers"),
         ({"op": Op.SUB, "size": 3}, "SUB has no payload"),
