@@ -7,6 +7,8 @@ from typing import Any, Final, Literal, NamedTuple
 Finding = Literal["found", "cannot say"]
 FOUND: Final = "found"
 CANNOT_SAY: Final = "cannot say"
+_NO_RULES: Final = ("", "proxy", "unsent")
+"""Causes that are no rule: none, the proxy's own doing, and a connection that ended before its frame left."""
 
 
 class ProofFrame(NamedTuple):
@@ -15,7 +17,8 @@ class ProofFrame(NamedTuple):
     capture: the path of the recording, as given.  connection: as `--conn` takes it.  direction: "c2s" or
     "s2c".  ordinal: its number as it arrived at the proxy; of a frame that the proxy made, as it left.
     t: ns since the start of the recording.  text: its control line, and its status if it has one.
-    rule: the rule (or `proxy`) that dropped, made or changed it; "" for a frame that passed.
+    rule: the rule (or `proxy`) that dropped, made or changed it; `unsent` where its connection ended first;
+    "" for a frame that passed.
     """
 
     capture: str
@@ -53,7 +56,7 @@ class Statement(NamedTuple):
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules that dropped, made or changed frames of the proof."""
-        return tuple(dict.fromkeys(one.rule for one in self.frames if one.rule not in ("", "proxy")))
+        return tuple(dict.fromkeys(one.rule for one in self.frames if one.rule not in _NO_RULES))
 
     def facts(self) -> dict[str, Any]:
         """Return an object of JSON."""

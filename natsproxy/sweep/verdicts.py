@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Final
 
 from natsproxy.events import Firing
@@ -192,9 +192,19 @@ def _checked(baseline: Baseline, run: ProgramRun) -> str:
         return ""
     if run.check_code != baseline.check_code:
         return f"the check ended with {run.check_code}, after clean runs with {baseline.check_code}"
-    if baseline.check_output is not None and run.check_output != baseline.check_output:
-        return "the check says something else than after clean runs"
-    return ""
+    if baseline.check_output is None:
+        return ""
+    lines = zip_longest(run.check_output.splitlines(), baseline.check_output.splitlines(), fillvalue="")
+    differ = (
+        f"the check says {_line(says)}, and after clean runs {_line(said)}"
+        for says, said in lines
+        if says != said
+    )
+    return next(differ, "")
+
+
+def _line(text: str) -> str:
+    return f'"{text[:_SHOWN]}"' if text.strip() else "nothing"
 
 
 # -- it did not end

@@ -10,7 +10,8 @@ PROOF = ProofFrame("x.ncap", "1", "s2c", 4, 7_000, "MSG a 1 0", "lose")
 
 
 def test_the_facts_of_a_statement_are_json() -> None:
-    made = Statement("stored_twice", "found", "it was", (PROOF, PROOF._replace(rule="proxy")), ("worker",))
+    others = (PROOF._replace(rule=rule) for rule in ("proxy", "unsent", ""))
+    made = Statement("stored_twice", "found", "it was", (PROOF, *others), ("worker",))
     facts = json.loads(json.dumps(made.facts()))
     assert facts["frames"][0] == PROOF._asdict()
     assert {**facts, "frames": []} == {

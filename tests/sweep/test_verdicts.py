@@ -63,15 +63,26 @@ def test_another_exit_code_fails_loudly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "output", "verdict"),
-    [(0, "3 orders", Verdict.PASSED), (0, "2 orders", Verdict.WRONG), (1, "3 orders", Verdict.WRONG)],
+    ("code", "output", "verdict", "reasons"),
+    [
+        (0, "all\n3 orders\n", Verdict.PASSED, ()),
+        (
+            0,
+            "all\n2 orders\n",
+            Verdict.WRONG,
+            ('the check says "2 orders", and after clean runs "3 orders"',),
+        ),
+        (0, "all\n", Verdict.WRONG, ('the check says nothing, and after clean runs "3 orders"',)),
+        (1, "all\n3 orders\n", Verdict.WRONG, ("the check ended with 1, after clean runs with 0",)),
+    ],
 )
 def test_a_check_that_says_something_else_is_wrong(
-    tmp_path: Path, code: int, output: str, verdict: Verdict
+    tmp_path: Path, code: int, output: str, verdict: Verdict, reasons: tuple[str, ...]
 ) -> None:
-    runs = [run(tmp_path / f"{n}.nats.txt", CLEAN, check_code=0, check_output="3 orders") for n in range(2)]
+    clean: dict[str, Any] = {"check_code": 0, "check_output": "all\n3 orders\n"}
+    runs = [run(tmp_path / f"{n}.nats.txt", CLEAN, **clean) for n in range(2)]
     one = run(tmp_path / "run.nats.txt", CLEAN, at=1, check_code=code, check_output=output)
-    assert judge(Baseline.of(runs), one, trial()).verdict is verdict
+    assert judge(Baseline.of(runs), one, trial()) == Judgement(verdict, reasons)
 
 
 # -- hung and deaf
