@@ -47,12 +47,13 @@ const ROWS = 12;  // rows that a table shows before it is asked for all
 const beforeOther = (a, b) => (a === null || a === undefined ? (b === null || b === undefined ? 0 : 1) : b === null || b === undefined ? -1 : 0);
 
 // columns: { label, note: its meaning, value(row): its sort key, show(row): text or node, hot(row),
-// kind: "num" | "text" | "name" | "wide" }
+// kind: "num" | "text" | "name" | "wide" }; without show a number is written as such, any other value as it is
 function table(columns, rows, caption) {
   const body = el("tbody"), note = el("p", { class: "note" }), whole = el("div", { class: "table" }), kind = (column) => column.kind ?? "num";
   let order = null, direction = 1;
   const cell = (row) => (column) => {
-    const shown = (column.show ?? ((r) => num(column.value(r))))(row);
+    const plain = kind(column) === "num" ? num : (value) => value ?? "–";
+    const shown = (column.show ?? ((r) => plain(column.value(r))))(row);
     const quiet = shown === "0" || shown === "–";
     return el("td", { class: [kind(column), quiet && "zero", column.hot?.(row) && "hot"].filter(Boolean).join(" ") }, shown);
   };
