@@ -169,6 +169,26 @@ class RecordingResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedOver:
+    """A client goes on with another server, in the place of one that was lost.
+
+    server: the name of the new one.  lasted: ns from the loss.  bytes: those of the client that waited.
+    refused: requests that were under way, answered by 503.  subscriptions: those that the new server got.
+    pulls: the same of JetStream pulls.  who: the client.
+    """
+
+    t: int
+    conn: int
+    server: str
+    lasted: int
+    bytes: int
+    refused: int
+    subscriptions: int
+    pulls: int
+    who: Who = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """A message for the operator, sent once.  level: "info", "warning" or "error"."""
 
@@ -179,4 +199,4 @@ class Notice:
     data: dict[str, object] = field(default_factory=dict)
 
 
-Event = Opened | Greeted | Closed | Firing | RecordingResumed | Notice
+Event = Opened | Greeted | Closed | Firing | RecordingResumed | FailedOver | Notice

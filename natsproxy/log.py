@@ -30,7 +30,7 @@ finally:
 
 from natsproxy.addresses import mask_urls
 from natsproxy.errors import ConfigError
-from natsproxy.events import Closed, Event, Firing, Greeted, Notice, Opened, RecordingResumed, Who
+from natsproxy.events import Closed, Event, FailedOver, Firing, Greeted, Notice, Opened, RecordingResumed, Who
 from natsproxy.printable import printable, wants_plain
 from natsproxy.units import SECOND
 
@@ -344,6 +344,18 @@ def log_event(log: Any, event: Event) -> None:
             seconds=round((event.t - event.since) / 1e9, 3),
             missing_frames=event.frames,
             missing_bytes=event.bytes,
+        )
+    elif isinstance(event, FailedOver):
+        log.info(
+            "failed over",
+            conn=event.conn,
+            server=event.server or None,
+            seconds=round(event.lasted / 1e9, 3),
+            waited_bytes=event.bytes,
+            refused_requests=event.refused,
+            subscriptions=event.subscriptions,
+            pulls=event.pulls or None,
+            **_client(event.who),
         )
     elif isinstance(event, Notice):
         getattr(log, event.level)(event.text, conn=event.conn, **event.data)

@@ -19,7 +19,7 @@ from natsproxy import close_reasons
 from natsproxy.admin.connection_facts import ConnectionFacts, facts_at_end
 from natsproxy.admin.slices import sliced
 from natsproxy.errors import place_of
-from natsproxy.events import SHADOWED, Closed, Event, Firing, Notice, RecordingResumed
+from natsproxy.events import SHADOWED, Closed, Event, FailedOver, Firing, Notice, RecordingResumed
 from natsproxy.net.clock import now_ns
 from natsproxy.net.proxy import Proxy
 from natsproxy.session.values import Traffic
@@ -67,6 +67,8 @@ class Statistics:
     started: the time of the start on the wall clock (ns).  causes: ended connections by the cause.  firings:
     by rule and action.  fired_by: the same by user and account, too, where these are verified.  delays: that
     rules added to frames.  gaps: of captures.  gap_frames: missing in them.
+    failovers: of clients, from the loss of a server until they go on with another one.  failover_refused: the
+    requests that were answered by 503 meanwhile.
     steps: those of `Connections.observe`.  lateness: of a task that is due every 100 ms.
     closed: the last connections that have ended, oldest first.  report: takes a message about a bug here.
     """
@@ -79,7 +81,8 @@ class Statistics:
         self.firings: Counter[tuple[str, str]] = Counter()
         self.fired_by: Counter[tuple[str, str, str, str]] = Counter()
         self.delays = Durations()
-        self.gaps = self.gap_frames = 0
+        self.gaps = self.gap_frames = self.failover_refused = 0
+        self.failovers = Durations()
         self.closed: deque[ConnectionFacts] = deque(maxlen=_KEPT)
         self._ended = Traffic()
         self.steps = Durations()
@@ -113,6 +116,9 @@ class Statistics:
         elif isinstance(event, RecordingResumed):
             self.gaps += 1
             self.gap_frames += event.frames
+        elif isinstance(event, FailedOver):
+            self.failovers.observe(event.lasted)
+            self.failover_refused += event.refused
 
     def would_fire(self, rule: str) -> int:
         """Return how often a rule of that name would have acted, had it not been in shadow."""

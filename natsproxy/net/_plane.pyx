@@ -278,13 +278,18 @@ cdef class Connection:
         return taken
 
     def rest(self, int direction):
-        """Take out an unfinished control line."""
+        """Take out an unfinished control line, and what a worker has read behind it and not dealt with."""
         cdef Flow *flow = &self.flows[direction]
         cdef Py_ssize_t size
         self.plane.recall(self)
         size = flow.tail_size
         flow.tail_size = 0
-        return PyBytes_FromStringAndSize(<char *>flow.tail, size) if size else b""
+        found = PyBytes_FromStringAndSize(<char *>flow.tail, size) if size else b""
+        if flow.parked != NULL:
+            found += PyBytes_FromStringAndSize(<char *>flow.parked + flow.parked_out, flow.parked_size)
+            free(flow.parked)
+            flow.parked = NULL
+        return found
 
     def stop(self):
         """Read no more."""

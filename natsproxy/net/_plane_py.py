@@ -60,6 +60,8 @@ class Pumps:
     ) -> None:
         self._rider = rider
         self._targets = targets
+        self._left = False
+        self._scopes: list[trio.CancelScope] = []  # of what runs
         self._admission = admission
         self._tasks = tasks
         self._unblocked = trio.Event()
@@ -89,11 +91,20 @@ class Pumps:
         """Do nothing: the tasks are cancelled."""
 
     def leave(self) -> tuple[bytes, bytes]:
-        """Return no bytes: all that came is the session's."""
+        """End the tasks; return no bytes: all that came is the session's."""
+        self._left = True
+        for scope in self._scopes:
+            scope.cancel()
         return b"", b""
 
     async def run(self, direction: Direction, source: AnyLeg, target: AnyLeg) -> None:
         """Pump one direction to the end of its stream."""
+        with trio.CancelScope() as scope:
+            self._scopes.append(scope)
+            if not self._left:
+                await self._pump(direction, source, target)
+
+    async def _pump(self, direction: Direction, source: AnyLeg, target: AnyLeg) -> None:
         rider, pipe = self._rider, self._rider.session.pipes[direction]
         timeslice = rider.timeslices[direction]
         while not target.gone:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import Deadlines
 from natsproxy.net.dial import NoServer
 from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.failover import HeldClients
 from natsproxy.net.leg import AnyLeg, Leg, LegLost, linger
 from natsproxy.net.limits import Limits
 from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SettingsOfSessions
@@ -63,7 +65,7 @@ class Connections:
     draining: those that have no server yet get none, because the drain would not end them.
     open: the number of those that have not ended; whoever accepts one counts it.  observe: takes the time
     (ns) of each step that a connection takes in Python.  layers: over the legs of new connections; None for
-    none.  meter: of requests; None where they are not measured.
+    none.  held: those whose server was lost.  meter: of requests; None where they are not measured.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Connections:
         self.open = 0
         self.observe: Callable[[int], None] | None = None
         self.layers: Layers | None = None
+        self.held = HeldClients()
         self.meter: RequestMeter | None = settings.request_metrics.meter()
         self._settings = settings
         self._session_settings = SettingsOfSessions(settings)
@@ -93,6 +96,7 @@ class Connections:
         # Made once, because each connection keeps them.
         self._hooks = Hooks(ClientKeys().of, self._heard)
         self._most_frames, self._check = recording.most_frames, self._refusal_of
+        self._redialling = self._redial
         self._limits = Limits(settings)
         self._opening = Opening(settings, contexts, self._limits.opening_from)
         self.shortage = Shortage(emit, now_ns)
@@ -288,6 +292,8 @@ class Connections:
             self._most_frames,
             self._check,
             self._deadlines,
+            self.held,
+            self._redialling,
         )
         for timeslice in relay.timeslices:
             timeslice.observe = self.observe
@@ -299,9 +305,23 @@ class Connections:
         self.relays[conn] = relay
         return relay
 
+    async def _redial(self, relay: Relay) -> tuple[AnyLeg, str, bytes]:
+        """Connect a relay whose server is lost to another one; see `Redialling`."""
+        accepted = relay.accepted
+        lost = self._endpoints.pop(relay.conn, None)
+        if lost is not None:
+            self._server_ends.count(lost)
+        within = self._settings.session.failover_hold
+        endpoint, server, greeting, _, _ = await self.upstreams.dial(accepted.facts, None, within=within)
+        self._endpoints[relay.conn] = endpoint
+        return server, str(endpoint.address), greeting
+
     def _session(self, accepted: Accepted) -> Session:
+        settings = self._session_settings.for_client(accepted.listener, accepted.facts)
+        if self.layers is not None:  # they lie over the legs from beginning to end
+            settings = replace(settings, failover="close")
         return Session(
-            self._session_settings.for_client(accepted.listener, accepted.facts),
+            settings,
             self.chain,
             conn=accepted.conn,
             ordinal=accepted.conn,

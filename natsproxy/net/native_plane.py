@@ -92,6 +92,7 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
         legs = self.client, self.server
         for leg, (backlog, ended) in zip(legs, self.remove(), strict=True):
             leg.origin.take_back(backlog, leg.lost, gone=leg.gone, ended=ended)
+            self.flushed(leg)  # whoever waits for it looks at the other leg
         self.relay.client, self.relay.server = (leg.origin for leg in legs)
         return self.rest(C2S), self.rest(S2C)
 

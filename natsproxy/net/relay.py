@@ -7,12 +7,15 @@ wait for, such as a backlog; the deadlines of all sessions have one task (`deadl
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
 connection.
+
+A session that fails over (`session/failover.py`) asks for another server leg.  Until there is one, its client
+leg lies beside an `AbsentLeg` on the plane.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 import trio
 
@@ -22,11 +25,14 @@ from natsproxy.events import Event
 from natsproxy.net.client_users import Check
 from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import EARLY, NEVER, Deadlines
+from natsproxy.net.dial import NoServer
 from natsproxy.net.error_boundary import error_boundary
+from natsproxy.net.failover import AbsentLeg, HeldClients
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, arrive, linger
 from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Plane, PlaneConnection
+from natsproxy.net.shortage import OwnShortage
 from natsproxy.net.tcp import TcpInfo
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.rules.interface import Chain
@@ -40,10 +46,16 @@ from natsproxy.session.values import (
     End,
     Finish,
     Record,
+    Redial,
+    Restored,
     Send,
     WorkLimit,
 )
 from natsproxy.wire.ops import C2S, S2C, Direction
+
+_PAUSE: Final = 0.1  # seconds before another server is dialled, if the last one did not stay
+Redialling = Callable[["Relay"], Awaitable[tuple[AnyLeg, str, bytes]]]
+"""Connects a relay to another server: returns the leg, the address and the first bytes; raises NoServer."""
 
 
 class Relay:
@@ -53,6 +65,8 @@ class Relay:
     plane's legs on them.  greeting: bytes that were received from the server already.  emit, record:
     take the events and the records of the session.  most_frames: returns the frames of one record at most.
     check: tells why a client is not who it says it is.  deadlines: call `tick` at `due` (ns).
+    held: the connections without a server.  redial: connects to another server and returns its leg, its
+    address and the first bytes.
     opened: the facts of its Open record.  on_arrived: called with its number at the client's first PONG, if
     there is one.
     kernel: what the kernel knew of the client's leg at its end.  error: the bug that it ends for.
@@ -70,6 +84,8 @@ class Relay:
         most_frames: Callable[[], int],
         check: Check,
         deadlines: Deadlines,
+        held: HeldClients,
+        redial: Redialling,
     ) -> None:
         self.session = session
         self.accepted = accepted
@@ -90,6 +106,8 @@ class Relay:
         self.error: BaseException | None = None
         self.due, self._deadlines = NEVER, deadlines
         self._ticks = Timeslice(most_frames)
+        self._held, self._redial = held, redial
+        self._redials = 0  # since the client last had a server
         self._awaited: tuple[trio.Event, ...] = ()  # set at the end of the connection at the latest
         self.kernel: TcpInfo | None = None
 
@@ -121,6 +139,7 @@ class Relay:
             for leg in self.legs:
                 leg.close()
             self.session.stop()
+            self._held.discard(self.conn)
             for event in self._awaited:
                 event.set()
             self._leave()  # last: a bug there must not keep the sockets
@@ -155,6 +174,51 @@ class Relay:
         """Tell the plane the state of the session; call whenever the session has worked."""
         if self._place is not None:
             self._place.update(recording=self.session.pipes[C2S].records.on)
+
+    # -- another server
+
+    async def _fail_over(self) -> None:
+        """Put the client aside until there is another server for it."""
+        self._held.add(self.conn)
+        self._replace_server(AbsentLeg(self.legs[S2C].local))
+        if self._redials:  # the last one did not stay
+            await trio.sleep(_PAUSE)
+        self._redials += 1
+        try:
+            server, upstream, greeting = await self._redial(self)
+        except (NoServer, OwnShortage) as error:
+            self._stop(End(close_reasons.UPSTREAM_DOWN, str(error)))
+            return
+        self.opened |= {"upstream": upstream, "upstream_local": str(server.local)}
+        self._replace_server(server)
+        self._give(greeting)
+
+    @error_boundary
+    def _give(self, greeting: bytes) -> None:
+        self._perform(self.session.receive(S2C, greeting, now_ns()))
+
+    @error_boundary
+    def _replace_server(self, server: AnyLeg) -> None:
+        """Close the server leg, and put another one in its place."""
+        if self._place is not None:
+            self._catch_up()
+            place, self._place = self._place, None
+            rest, _ = place.leave()  # what the server has begun to say is worth nothing
+            self.session.take_over((rest, b""))
+            self.session.pipes[C2S].pending |= bool(rest)
+        client, lost = self.legs
+        lost.close()
+        self.legs = self.client, self.server = client, server
+        self._place = self._plane.adopt(self, *self.legs, self._tasks)
+        self._update_plane()
+
+    async def _resume(self) -> None:
+        """Let the client go on, together with others."""
+        self._held.discard(self.conn)
+        await self._held.settled()
+        self._redials = 0
+        self._catch_up()
+        self._perform(self.session.resume(now_ns()))
 
     async def _record_unsent(self) -> None:
         """Record the frames that were read and never sent, a slice at a time."""
@@ -268,8 +332,8 @@ class Relay:
     def leg_lost(self, leg: PlaneLeg) -> None:
         """Pass on the bytes that the peer of a lost leg had sent, for a while, then end the connection."""
         self._end_if_gone()
-        if self.end is None:
-            self._tasks.start_soon(self._end_after_linger, C2S if leg is self.client else S2C)
+        if self.end is None and leg in (self.client, self.server):
+            self._tasks.start_soon(self._end_after_linger, leg)
 
     def failed(self, error: BaseException) -> None:
         """End the connection for a bug in its code, and forward nothing more: `run` raises the error."""
@@ -283,9 +347,16 @@ class Relay:
         except LegLost:
             self.leg_lost(leg)
 
-    async def _end_after_linger(self, direction: int) -> None:
+    async def _end_after_linger(self, leg: PlaneLeg) -> None:
         await trio.sleep(LINGER)
-        if not self.session.pipes[direction].ended:  # else the session ends it: it has deadlines
+        if leg not in (self.client, self.server):  # it was replaced
+            return
+        direction = C2S if leg is self.client else S2C
+        if self.session.pipes[direction].ended:  # the session ends it: it has deadlines
+            return
+        if direction == S2C:
+            self.ended(S2C)
+        if not self.session.held:
             self._stop(self._end_of(direction))
 
     def _end_if_gone(self) -> None:
@@ -310,6 +381,10 @@ class Relay:
                 self._emit(action.event)
             elif isinstance(action, Authenticate):
                 self._tasks.start_soon(self._authenticate, action)
+            elif isinstance(action, Redial):
+                self._tasks.start_soon(self._fail_over)
+            elif isinstance(action, Restored):
+                self._tasks.start_soon(self._resume)
             else:
                 self._send(pieces)  # the bytes before an end go out before it
                 if not isinstance(action, Finish):

@@ -97,15 +97,25 @@ class Upstreams:
         self._quick: BoundedDict[Endpoint, None] = BoundedDict()  # see `Race`
         self._health = Health(emit, clock, Random(seed) if settings.upstream_randomize else None)  # noqa: S311
 
-    async def dial(self, client: ClientFacts, leg: Leg, held: Callable[[], None] = _nothing) -> Dialled:
-        """Return a connection to a server; try again for the time of `upstream_hold`.
+    async def dial(
+        self,
+        client: ClientFacts,
+        leg: Leg | None,
+        held: Callable[[], None] = _nothing,
+        *,
+        within: int | None = None,
+    ) -> Dialled:
+        """Return a connection to a server; try again for `within` ns, else for the time of `upstream_hold`.
 
-        leg: of the client, which may leave meanwhile.  held: called when it has to wait for that.
+        leg: of the client, which may leave meanwhile; None where that does not matter.  held: called when it
+        has to wait for that.
         Raises NoServer, OwnShortage and ClientLeft.
         """
-        deadline = trio.current_time() + self._settings.upstream_hold / 1e9
+        longest = self._settings.upstream_hold if within is None else within
+        deadline = trio.current_time() + longest / 1e9
         while True:
-            if leg.has_left():  # it may have reconnected several times: only one of these is to get a server
+            # It may have reconnected several times: only one of these is to get a server.
+            if leg is not None and leg.has_left():
                 raise ClientLeft
             try:
                 dialled, reasons = await self._attempt(client)
@@ -117,7 +127,7 @@ class Upstreams:
                 if reasons:
                     self._health.down(reasons, turned_away=over or dialled is not None)
                 if dialled is not None:
-                    if leg.has_left():
+                    if leg is not None and leg.has_left():
                         dialled.leg.close()
                         raise ClientLeft
                     return dialled

@@ -32,6 +32,8 @@ from natsproxy.wire.scanner import Interest, Scanner
 
 UNSENT: Final = "unsent"
 """The cause of frames that were read and not sent when the connection ended."""
+FAILOVER: Final = "failover"
+"""The cause of frames that the proxy makes or drops while it replaces a lost server."""
 OURS: Final = Origin()
 """The origin of injected bytes, or of bytes that are no frame: they have no record of their own."""
 _AS_IT_CAME: Final = Decision()
@@ -691,6 +693,31 @@ class DirectionPipe:
         self.flush(now)
         self.sender.put(data, 0, 0, OURS, now)
         self.records.unframed(len(data), now)
+
+    # -- a leg that is lost, and replaced
+
+    def lose_receiver(self, now: int) -> None:
+        """Hold back what is to be sent, for another receiver; the rest of a frame that was begun is lost."""
+        self.flush(now)
+        self.outbox.lose_peer()
+        if self.open is not None and self.open.held is None and self.open.head_out is not None:
+            self.open.head_out, self.open.out_first, self.open.cause = None, None, FAILOVER
+        if self.later and not self.mid_frame:
+            self._boundary(now)
+
+    def lose_sender(self, now: int) -> None:
+        """Forget a frame whose end will not come; another sender begins anew."""
+        self.flush(now)
+        self._cut_open(now)
+        if rest := self.scanner.rest():
+            self.records.cut_short(rest, self.scanner.ordinal, None, now)
+            self.scanner.skip(1, 0, ())  # it has an ordinal now
+        self.scanner.skip_into(0)
+
+    def send_first(self, raw: bytes, now: int) -> None:
+        """Send frames of ours ahead of all that is held back."""
+        for each, op in self.records.split(raw, 0):
+            self.sender.send(each, 1, op, Origin(cause=FAILOVER), now)
 
     def _cut_open(self, now: int) -> None:
         """Record a streamed frame that will not end; once only, wherever it waits to be sent."""

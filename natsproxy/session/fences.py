@@ -24,12 +24,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from natsproxy import close_reasons
-from natsproxy.session.direction import DirectionPipe
+from natsproxy.session.direction import FAILOVER, DirectionPipe
 from natsproxy.session.outbox import OVERHEAD
-from natsproxy.session.phase import Lifecycle, Phase
+from natsproxy.session.phase import Lifecycle
 from natsproxy.units import MILLISECOND
 from natsproxy.wire import encode
-from natsproxy.wire.ops import Op
+from natsproxy.wire.ops import C2S, Op
 
 
 @dataclass(slots=True, eq=False)
@@ -126,7 +126,7 @@ class Fences:
         fence = self._unasked or self._shared()
         if fence is None or not fence.suspended:
             fence = Fence(now + _PATIENCE, suspended=True)
-            if self._c2s.outbox.blocked:
+            if self._c2s.outbox.blocked or self._c2s.outbox.held:
                 self._unasked = fence
             else:
                 self._send(fence, now)
@@ -198,6 +198,30 @@ class Fences:
         fences = (fence for fence in (*self._owners, self._unasked) if fence is not None)
         return [fence for fence in fences if fence.end is not None or (fence.suspended and fence.answer)]
 
+    def lose_server(self, now: int) -> None:
+        """Pass all that wait for a PONG of the lost server, in their order, and answer the client's PINGs.
+
+        Those whose PINGs have not gone to it stay: another server gets the PINGs.
+        """
+        owners, self._owners, self._last = [*self._owners], _NOBODY, None
+        stay = len(owners) - self._c2s.outbox.count(Op.PING, C2S)
+        for owner in owners[stay:]:
+            self._own(owner)
+        for owner in owners[:stay]:
+            if owner is None:
+                self._s2c.inject(encode.PONG, Op.PONG.bit, now, FAILOVER)
+            else:
+                self.pass_(owner, now)
+
+    def first(self, raw: bytes, work: Callable[[int], None], now: int) -> Fence:
+        """Send frames ahead of all that is held back, and a fence behind them; return it."""
+        self._c2s.send_first(raw + encode.PING, now)
+        if self._owners is _NOBODY:
+            self._owners = deque()
+        fence = Fence(now, then=[work])
+        self._owners.appendleft(fence)
+        return fence
+
     def clear(self) -> None:
         """Forget all fences, whose work refers to the connection."""
         self._owners, self._last, self._unasked = _NOBODY, None, None
@@ -238,7 +262,7 @@ class ClientPings:
 
     def ask(self, answered: Answered, now: int) -> None:
         """Send a PING at the next frame boundary; `answered` is called when its PONG comes."""
-        if self._lifecycle.phase is not Phase.READY:
+        if not self._lifecycle.arrived:
             self._early += (answered,)
             return
         ahead = self._s2c.outgoing(Op.PING) - self._c2s.scanner.counts[Op.PONG]

@@ -38,6 +38,7 @@ from natsproxy.wire.ops import S2C, Op
 from natsproxy.wire.parse import head
 
 _GIVEN: Final[dict[str, type]] = {"user": str, "pass": str}
+_SIGNATURES: Final = frozenset({"sig", "proxy_sig"})
 _MOST_EDITS: Final = 64
 _MOST_INFOS: Final = 16  # the latest are kept for a client that has had no PONG: each tells the whole state
 
@@ -192,7 +193,16 @@ class Login:
         self._c2s.sender.surplus[unchecked.frame.op] += 1
         return unchecked
 
+    def is_repeatable(self, connect: Connect) -> bool:
+        """Tell whether another server would take the client's only CONNECT: it signs no nonce."""
+        ours = self._identity is not None and self._identity.logs_in
+        return self._lifecycle.logged_in and (ours or not connect.credentials & _SIGNATURES)
+
     # -- the server's INFO
+
+    def greeted_again(self, args: bytes) -> None:
+        """Handle the first INFO of another server in the place of a lost one.  args: of its frame."""
+        self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
 
     def greeted(self, info: Info, args: bytes, now: int) -> None:
         """Handle the first INFO: the nonce, and whether the server can be proxied.  args: of its frame."""
@@ -350,6 +360,11 @@ def _edit(
 def lame_duck(args: bytes) -> bytes:
     """Return the arguments of an INFO in lame duck mode."""
     return rewrite_info(args, remove=("nonce",), set={"ldm": True})
+
+
+def not_lame(args: bytes) -> bytes:
+    """Return the arguments of an INFO without the lame duck mode."""
+    return rewrite_info(args, remove=("ldm",))
 
 
 _OTHERS = (

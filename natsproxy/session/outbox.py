@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.values import UNLIMITED_WORK
+from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
 from natsproxy.wire.parse import frames
 
@@ -73,13 +74,14 @@ class Outgoing:
 class Outbox:
     """The queue of one direction.
 
-    blocked: the peer takes no bytes for now, and nothing is released.  bytes: those that wait, with
-    `OVERHEAD`.  frames: those that wait.  paced: the paced items that wait.
+    blocked: the peer takes no bytes for now, and nothing is released.  held: the peer is lost, and the items
+    wait for another one.  bytes: those that wait, with `OVERHEAD`.  frames: those that wait.  paced: the
+    paced items that wait.
     """
 
     def __init__(self) -> None:
         self.conditions = PLAIN
-        self.blocked = False
+        self.blocked = self.held = False
         self.bytes = self.frames = self.paced = 0
         self._queue: deque[Outgoing] = _NO_ITEMS
         self._aside = 0  # items that may be overtaken: they are sent when due, whatever the queue holds
@@ -97,7 +99,7 @@ class Outbox:
     @property
     def waiting(self) -> bool:
         """True if something waits here, or the peer takes nothing."""
-        return bool(self._queue or self._aside or self._carry) or self.blocked
+        return bool(self._queue or self._aside or self._carry) or self.blocked or self.held
 
     @property
     def _stopped(self) -> bool:
@@ -137,7 +139,7 @@ class Outbox:
 
     def release(self, now: int, stop: Callable[[], bool] = UNLIMITED_WORK.reached) -> Iterator[Outgoing]:
         """Yield the items that are due, in the order in which they leave, until `stop` says so."""
-        if self._stopped:
+        if self._stopped or self.held:
             return
         yield from self._overtaking(now, stop)
         while self._queue and self._is_due(self._queue[0], now) and not stop():
@@ -235,8 +237,24 @@ class Outbox:
 
     def count(self, op: Op, direction: Direction) -> int:
         """Return the number of frames of an op that wait."""
-        items = [item for item in self._items() if item.ops >> op & 1 and not item.open]
-        return sum(frame.op == op for item in items for frame in frames(b"".join(item.parts), direction))
+        return sum(frame.op == op for frame in self.whole_frames(op.bit, direction))
+
+    def whole_frames(self, ops: int, direction: Direction) -> Iterator[Frame]:
+        """Yield the frames that wait and are whole, of all items that have one of these ops (a mask)."""
+        for item in self._items():
+            if item.ops & ops and not item.open:
+                yield from frames(b"".join(item.parts), direction)
+
+    @property
+    def data_bytes(self) -> int:
+        """The bytes that wait to be sent, without `OVERHEAD`."""
+        return sum(len(part) for item in self._items() for part in item.parts)
+
+    def lose_peer(self) -> None:
+        """Hold the items for another peer, and forget what was on its way to this one."""
+        self.blocked, self.held = False, True
+        self.bytes -= sum(len(piece) + OVERHEAD for piece in self._carry)
+        self._carry = _NO_BYTES
 
     def left(self) -> list[Outgoing]:
         """Remove and return all items that have not been released."""
@@ -262,8 +280,8 @@ class Outbox:
         ahead = self._by_time[:1]
         if ahead and (ahead[0][2].open or ahead[0][2].gone):
             ahead = [entry for entry in self._by_time if not (entry[2].open or entry[2].gone)]
-        times = [due for due, _, _ in ahead]
-        if self._queue and not self._queue[0].open:
+        times = [] if self.held else [due for due, _, _ in ahead]
+        if self._queue and not (self._queue[0].open or self.held):
             times.append(self._queue[0].due)
         if self._carry:
             times.append(self._credit_at)

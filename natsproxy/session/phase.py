@@ -29,6 +29,12 @@ class Phase(Enum):
     """INFO and CONNECT have passed; the client expects its first PONG and nothing before it."""
     READY = auto()
     """The client has had its first PONG."""
+    HELD = auto()
+    """The server is lost, and the client waits for another one."""
+    RESTORING = auto()
+    """Another server has the login and the subscriptions, and has not accepted them yet."""
+    RESTORED = auto()
+    """It has accepted them; what the client has sent meanwhile still waits."""
     REFUSED = auto()
     """The server's INFO says that no client can be served through the proxy."""
     OVER = auto()
@@ -42,6 +48,8 @@ class PhaseEvent(Enum):
     UNUSABLE_INFO = auto()
     CONNECT = auto()
     PONG = auto()
+    SERVER_LOST = auto()
+    RESUME = auto()
     END = auto()
 
 
@@ -59,13 +67,27 @@ TRANSITIONS: Final[dict[Phase, dict[PhaseEvent, Phase]]] = {
     },
     Phase.GREETED: {PhaseEvent.CONNECT: Phase.CONNECTED, PhaseEvent.END: Phase.OVER},
     Phase.CONNECTED: {PhaseEvent.PONG: Phase.READY, PhaseEvent.END: Phase.OVER},
-    Phase.READY: {PhaseEvent.END: Phase.OVER},
+    Phase.READY: {PhaseEvent.SERVER_LOST: Phase.HELD, PhaseEvent.END: Phase.OVER},
+    Phase.HELD: {PhaseEvent.INFO: Phase.RESTORING, PhaseEvent.END: Phase.OVER},
+    Phase.RESTORING: {
+        PhaseEvent.PONG: Phase.RESTORED,
+        PhaseEvent.SERVER_LOST: Phase.HELD,
+        PhaseEvent.END: Phase.OVER,
+    },
+    Phase.RESTORED: {
+        PhaseEvent.RESUME: Phase.READY,
+        PhaseEvent.SERVER_LOST: Phase.HELD,
+        PhaseEvent.END: Phase.OVER,
+    },
     Phase.REFUSED: {PhaseEvent.END: Phase.OVER},
     Phase.OVER: {},
 }
 
 BEFORE_INFO: Final = frozenset({Phase.OPENED, Phase.EARLY})
-AFTER_CONNECT: Final = frozenset({Phase.EARLY, Phase.CONNECTED, Phase.READY})
+FAILING_OVER: Final = frozenset({Phase.HELD, Phase.RESTORING, Phase.RESTORED})
+ARRIVED: Final = FAILING_OVER | {Phase.READY}
+"""The client has had its first PONG."""
+AFTER_CONNECT: Final = ARRIVED | {Phase.EARLY, Phase.CONNECTED}
 
 
 class PipePhase(IntEnum):
@@ -137,6 +159,16 @@ class Lifecycle:
     def over(self) -> bool:
         """True if the end was requested."""
         return self.phase is OVER
+
+    @property
+    def arrived(self) -> bool:
+        """True if the client has had its first PONG."""
+        return self.phase in ARRIVED
+
+    @property
+    def failing_over(self) -> bool:
+        """True from the loss of the server until the client goes on with another one."""
+        return self.phase in FAILING_OVER
 
     def step(self, event: PhaseEvent) -> None:
         """Move to the phase that follows an event."""

@@ -23,6 +23,7 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from functools import lru_cache
 from operator import add
 from typing import Any, Final, NamedTuple
 
@@ -33,6 +34,7 @@ from natsproxy.events import UNKNOWN, Firing, Greeted, Who
 from natsproxy.protocol.connect import Connect
 from natsproxy.protocol.errors import (
     AUTHORIZATION,
+    MAX_CONNECTIONS,
     MAX_PAYLOAD,
     MAX_SUBSCRIPTIONS,
     OTHER,
@@ -43,7 +45,7 @@ from natsproxy.protocol.errors import (
     err_frame,
     err_text,
 )
-from natsproxy.protocol.info import Info, parse_info
+from natsproxy.protocol.info import Info, parse_info, why_unusable
 from natsproxy.protocol.jetstream import keeps_delivery
 from natsproxy.protocol.request_meter import RequestMeter
 from natsproxy.rules.interface import (
@@ -57,9 +59,16 @@ from natsproxy.rules.interface import (
     SubscriptionCheck,
 )
 from natsproxy.rules.model.verdicts import Close, Cut
-from natsproxy.session.direction import UNSENT, Deciding, DirectionPipe, PassedFrames, PipeContext
+from natsproxy.session.direction import FAILOVER, UNSENT, Deciding, DirectionPipe, PassedFrames, PipeContext
+from natsproxy.session.failover import Failover, why_unfit
 from natsproxy.session.fences import ClientPings, Fences
-from natsproxy.session.login import Login, clears_subscriptions, client_info, lame_duck
+from natsproxy.session.login import (
+    Login,
+    clears_subscriptions,
+    client_info,
+    lame_duck,
+    not_lame,
+)
 from natsproxy.session.outbox import PLAIN
 from natsproxy.session.phase import (
     AFTER_CONNECT,
@@ -74,6 +83,7 @@ from natsproxy.session.phase import (
     PipeEvent,
     PipePhase,
 )
+from natsproxy.session.pulls import PULL_CLAUSE, Pulls
 from natsproxy.session.subscriptions import MOST_REFUSED, STATE_OPS, Subscriptions
 from natsproxy.session.values import (
     NO_CERTIFICATE,
@@ -88,11 +98,14 @@ from natsproxy.session.values import (
     Traffic,
     WorkLimit,
 )
+from natsproxy.units import format_duration
 from natsproxy.wire import encode
+from natsproxy.wire.awaited import PULL
 from natsproxy.wire.frames import Body, Frame, FramingFault, Malformed, Need, Opaque, Run
+from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, OPS, S2C, SUBSCRIPTION_OPS, Direction, Op
 from natsproxy.wire.parse import head
-from natsproxy.wire.scanner import byte_table
+from natsproxy.wire.scanner import Interest, byte_table
 
 SHORT: Final = 4_096
 """Reads up to this size (bytes) send their first `TOGETHER` frames in one write: some clients expect it."""
@@ -111,6 +124,7 @@ _ANSWERS: Final = {
     FramingFault.SILENT: None,
 }
 """The text of nats-server's -ERR by framing fault; None where it closes without one."""
+_MOST_INTERESTS: Final = 64
 _NEVER: Final = 1 << 63  # a time (ns) that never comes
 _NO_RULES: Final = EmptyChain()
 
@@ -152,9 +166,11 @@ class Session:
         "_coming",
         "_conditions_due",
         "_delayed_ends",
+        "_failover",
         "_hooks",
         "_login",
         "_meter",
+        "_pulls",
         "_rules_due",
         "_who",
         "_who_of",
@@ -231,6 +247,12 @@ class Session:
         self.subs = self.subscriptions.table
         self.client_pings = ClientPings(pipes, self.lifecycle, self.subscriptions.watch_ops)
         self._login = Login(settings, pipes, self.fences, self.lifecycle, act)
+        self._pulls: Pulls | None = None
+        self._failover: Failover | None = None
+        if settings.failover == "hold":
+            self._pulls = pulls = Pulls(pipes, self.subscriptions)
+            limit, lifecycle, fences = settings.failover_hold, self.lifecycle, self.fences
+            self._failover = Failover(limit, pipes, fences, self.subscriptions, lifecycle, pulls, act)
         self._introduce(Connect())
         self._coming: _Coming | None = None
         self._conditions_due: int | None = None  # when a link condition changes
@@ -251,7 +273,12 @@ class Session:
     @property
     def arrived(self) -> bool:
         """True if the client has had its first PONG."""
-        return self.lifecycle.phase is Phase.READY
+        return self.lifecycle.arrived
+
+    @property
+    def held(self) -> bool:
+        """True from the loss of the server until the client goes on with another one."""
+        return self.lifecycle.failing_over
 
     @property
     def client_spoke(self) -> bool:
@@ -627,6 +654,8 @@ class Session:
             self._carry_out(pipe, frame, ordinal, decision, now)
         else:
             self._keep_in_step(pipe, frame, True, None, now)
+            if self._pulls is not None and pipe.direction == C2S and PULL in frame.subject:
+                self._pulls.sent(frame, now)
             self._pass_untouched(pipe, frame, ordinal, now)
         if frame.op == Op.PONG and pipe.direction == S2C:
             self._client_has_pong(now)
@@ -656,6 +685,8 @@ class Session:
     def _batch_function(self, pipe: DirectionPipe) -> BatchFunction | None:
         """Return the rules' batch function; None where the session itself must look at each frame."""
         if pipe.swallowing or (pipe.direction == S2C and self.subscriptions.ended_or_moved):
+            return None
+        if pipe.direction == C2S and self._pulls is not None:
             return None
         return self.rules.batch_functions[pipe.direction]
 
@@ -905,6 +936,14 @@ class Session:
         pipe.replace(frame, ordinal, Decision((raw,), cause="proxy"), now)
         return False
 
+    def _on_client_ping(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
+        """Answer a PING while there is no server."""
+        if not self.held:
+            return True
+        pipe.drop(frame, ordinal, now, FAILOVER)
+        self.pipes[S2C].inject(encode.PONG, Op.PONG.bit, now, FAILOVER)
+        return False
+
     def _on_client_pong(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Drop a PONG that answers a PING of ours."""
         if not self.client_pings.pong(now):
@@ -941,7 +980,15 @@ class Session:
         """Note which subscription an -ERR ends, or why the server will close."""
         text = err_text(frame.args)
         error = classify(text)
-        if error.kind.closes or error.kind is OTHER:
+        fatal = error.kind.closes or error.kind is OTHER
+        if fatal and self.held:
+            # Its client has logged in once: it would take this for a refusal for good.
+            pipe.drop(frame, ordinal, now, FAILOVER)
+            self._hooks.heard(self.conn, text)
+            if error.kind is not MAX_CONNECTIONS:  # it closes the connection, and another one may have room
+                self.lifecycle.end(close_reasons.UPSTREAM_DOWN, f"another server said {text!r}")
+            return False
+        if fatal:
             self.server_error = text
             self._login.speak_by = None
             self._hooks.heard(self.conn, text)
@@ -956,9 +1003,12 @@ class Session:
 
     def _on_message(self, pipe: DirectionPipe, frame: Frame, ordinal: int, now: int) -> bool:
         """Drop a message of a subscription that was ended here."""
-        if frame.sid not in self.subscriptions.closed:
+        if frame.sid in self.subscriptions.closed:
+            pipe.drop(frame, ordinal, now, "proxy")
+        elif self._pulls is not None and frame.header_size and self._pulls.answered(frame, now):
+            pipe.drop(frame, ordinal, now, FAILOVER)
+        else:
             return True
-        pipe.drop(frame, ordinal, now, "proxy")
         return False
 
     # -- CONNECT and INFO: the login says how they go on, the rules see them so
@@ -1004,6 +1054,9 @@ class Session:
         except ValueError as error:
             self.lifecycle.end(close_reasons.SERVER_PROTOCOL, f"an INFO that does not parse: {error}")
             return False
+        if self.lifecycle.phase is Phase.HELD:
+            self._restore(info, frame, ordinal, now)
+            return False
         # The INFO after the first PONG names the account; later ones do not.
         account = info.remote_account or self.info.remote_account
         self.info = info if account == info.remote_account else info._replace(remote_account=account)
@@ -1023,6 +1076,57 @@ class Session:
             self._send_info(frame, ordinal, now)
         return False
 
+    # -- a server that is lost, and replaced
+
+    def _fails_over(self) -> bool:
+        """Tell whether the client can be given another server now."""
+        s2c, lifecycle = self.pipes[S2C], self.lifecycle
+        if self._failover is None or self.server_error or lifecycle.drained is not None:
+            return False
+        if s2c.phase is not PipePhase.FRAMED or s2c.mid_frame:
+            return False
+        return lifecycle.failing_over or (lifecycle.phase is Phase.READY and self._is_repeatable())
+
+    def _is_repeatable(self) -> bool:
+        """Tell whether another server would take the client as it is."""
+        return (
+            self.pipes[C2S].phase is PipePhase.FRAMED
+            and not self.connect.verbose  # its +OKs cannot be told from ours
+            and not self.rules.interest[C2S].wants(Op.CONNECT)
+            and self._login.is_repeatable(self.connect)
+        )
+
+    def _restore(self, info: Info, frame: Frame, ordinal: int, now: int) -> None:
+        """Give a new server, which has sent its INFO, the state of the connection."""
+        pipe, connect = self.pipes[S2C], head(self.last_connect, C2S)
+        assert self._failover is not None
+        assert connect is not None
+        unfit = why_unusable(info) or why_unfit(info, self.info, self.connect)
+        if unfit is not None:
+            pipe.drop(frame, ordinal, now, FAILOVER)
+            self.lifecycle.end(close_reasons.UPSTREAM_DOWN, f"another server cannot take over: {unfit}")
+            return
+        self.info = info._replace(remote_account=self.info.remote_account)
+        self._hooks.heard(self.conn, self.info)
+        self.last_info = frame.raw
+        self._set_hold()
+        self._login.greeted_again(frame.args)
+        self.lifecycle.step(PhaseEvent.INFO)
+        login = encode.connect(self._login.server_connect(connect.args))
+        self._failover.restore(login, now, altered=self.rules.alters_delivery)
+        if self.connect.protocol > 0:
+            self._send_info(frame, ordinal, now)
+        else:
+            pipe.drop(frame, ordinal, now, FAILOVER)
+
+    def resume(self, now: int) -> list[Action]:
+        """Let the client of a replaced server go on, some time after `Restored`."""
+        if self._failover is not None:
+            happened = self._failover.resume(self.info, self.conn, self.who, now)
+            if happened is not None:
+                self._act(Emit(happened))
+        return self.take_actions()
+
     def _set_hold(self) -> None:
         # Until headers are agreed the server may close on an HPUB line alone: hold nothing back.
         limit, most = self.settings.frame_hold_limit, self.info.max_payload
@@ -1032,6 +1136,8 @@ class Session:
 
     def _send_info(self, frame: Frame, ordinal: int, now: int) -> None:
         pipe, args = self.pipes[S2C], client_info(frame.args, self.settings)
+        if self.info.ldm and self._fails_over():
+            args = not_lame(args)  # its client gets another server from us
         decision = self._decide(pipe, frame._replace(args=args), now)
         self._forward(pipe, frame, ordinal, decision, encode.info, args, now)
 
@@ -1122,6 +1228,8 @@ class Session:
         self.secrets.renamed = self.rules.renamed
         for pipe in self.pipes:
             pipe.scanner.interest = self.rules.interest[pipe.direction]
+        if self._pulls is not None:
+            self.pipes[C2S].scanner.interest = _with_pulls(self.rules.interest[C2S].clauses)
 
     def _update_conditions(self, now: int) -> None:
         """Apply the link conditions of the rules and of the operator to both directions."""
@@ -1195,7 +1303,9 @@ class Session:
     def eof(self, direction: Direction, now: int) -> list[Action]:
         """Handle the end of a direction's stream; return the actions that follow."""
         pipe = self.pipes[direction]
-        if direction == C2S and (
+        if direction == S2C and self._failover is not None and self._fails_over():
+            self._failover.lose_server(self.connect, now)
+        elif direction == C2S and (
             self.lifecycle.shut or pipe.waiting
         ):  # its last bytes are not for the server
             self.lifecycle.end(close_reasons.CLIENT_CLOSED)
@@ -1216,6 +1326,9 @@ class Session:
             pipe.cut(pipe.scanner.rest(), now)
         if pipe.direction == C2S:
             pipe.flush(now)
+            if self.held and not pipe.outbox.frames:  # there is nothing to be sent any more
+                self.lifecycle.end(close_reasons.CLIENT_CLOSED)
+                return
             pipe.sender.finish(now)
         elif pipe.outbox.active:
             pipe.flush(now)
@@ -1257,11 +1370,14 @@ class Session:
             return self.take_actions()
         self._end_delayed(now)
         self._login.end_if_stalled(now)
+        self._end_if_held_too_long(now)
+        if self._pulls is not None:
+            self._pulls.due(now)
         self._update_conditions(now)
         injected, close, self._rules_due = self.rules.due(now)
         self._emit_fired()
         for direction, raw in injected:
-            if lifecycle.phase is Phase.READY or (direction == C2S and not lifecycle.shut):
+            if lifecycle.arrived or (direction == C2S and not lifecycle.shut):
                 self.pipes[direction].inject(raw, 0, now, "rule")
         if close is not None:
             self._close(self.pipes[S2C], close, now)
@@ -1288,9 +1404,19 @@ class Session:
         times = [self._conditions_due, self._rules_due, self._login.speak_by, self._check_at]
         for pipe in self.pipes:
             times += pipe.boundary_by, pipe.outbox.next_due() if pipe.outbox.bytes else None
+        if self._failover is not None and self._pulls is not None:
+            times += self._failover.until, self._pulls.next_due()
         times += self._delayed_ends.values()
         times += self.fences.deadlines()
         return min([time for time in times if time is not None], default=None)
+
+    def _end_if_held_too_long(self, now: int) -> None:
+        """End a connection that has got no other server in time."""
+        until = None if self._failover is None else self._failover.until
+        if until is not None and until <= now:
+            waited = self.pipes[C2S].outbox.data_bytes
+            text = f"no other server in {format_duration(self.settings.failover_hold)}, {waited} bytes waited"
+            self.lifecycle.end(close_reasons.UPSTREAM_DOWN, text)
 
     # -- an operator's commands: their actions are to be taken afterwards
 
@@ -1345,7 +1471,7 @@ class Session:
         """
         if self.over or self.pipes[C2S].unframed:
             return
-        if self.lifecycle.shut:  # it has no answers to wait for
+        if self.lifecycle.shut or self.held:  # it has no answers to wait for
             self.lifecycle.end(close_reasons.DRAINED, "natsproxy is shutting down")
             return
         fence = self.fences.fence(now)
@@ -1423,12 +1549,19 @@ class Session:
         self.client_pings.clear()
 
 
+@lru_cache(_MOST_INTERESTS)
+def _with_pulls(clauses: tuple[Clause, ...]) -> Interest:
+    """Return an interest of the rules together with that in pulls."""
+    return Interest((*clauses, PULL_CLAUSE))
+
+
 HANDLERS: Final[dict[tuple[Direction, Op], Callable[[Session, DirectionPipe, Frame, int, int], bool]]] = {
     (C2S, Op.CONNECT): Session._on_connect,
     (C2S, Op.PUB): Session._on_publish,
     (C2S, Op.HPUB): Session._on_publish,
     (C2S, Op.SUB): Session._on_sub,
     (C2S, Op.UNSUB): Session._on_unsub,
+    (C2S, Op.PING): Session._on_client_ping,
     (C2S, Op.PONG): Session._on_client_pong,
     (S2C, Op.INFO): Session._on_info,
     (S2C, Op.PING): Session._on_server_ping,

@@ -20,7 +20,10 @@ Theory
    itself, and its earlier count stays.
 6. A subscription that cannot be sent whole under the new rules (covered in part; a sid that was named by two
    SUBs) ends, and the client gets the -ERR of permissions that were taken away.
-7. Two things are not moved: requests under way whose reply subject was rewritten, and deliver subjects
+7. Another server, in the place of a lost one, gets the SUBs that the lost one had, with the counts that are
+   left.  It counts from there on, so of all of them the session keeps the limits itself, as of those that
+   were moved.
+8. Two things are not moved: requests under way whose reply subject was rewritten, and deliver subjects
    that the server remembers (push consumers).  Answers to those come by the old subject, which has
    no subscription.
 """
@@ -28,7 +31,7 @@ Theory
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -57,7 +60,7 @@ MOST_UNCERTAIN: Final = 4096
 """The most subscriptions of a connection that are kept though the server may have ended them."""
 MOST_REFUSED: Final = 16384
 """The most SUBs in a connection's table that the server may have refused without saying which."""
-_NONE: Final[PatternSet[None]] = PatternSet(())
+_NONE: Final[PatternSet[bytes]] = PatternSet(())
 _NO_LIMIT: Final = 999_999_999  # the largest number that the server reads
 
 
@@ -188,6 +191,7 @@ class Subscriptions:
         "_fences",
         "_lifecycle",
         "_our_oks",
+        "_replayed",
         "_resubscribing",
         "_s2c",
         "_subjects",
@@ -208,11 +212,12 @@ class Subscriptions:
         self.closed: dict[bytes, None] = {}  # an empty set takes 216 bytes, a dict 64
         self.verbose = True
         self._resubscribing: dict[bytes, deque[Resubscription]] = {}
+        self._replayed: tuple[Subscription, ...] = ()  # for the next server
         self._our_oks = 0  # the next so many +OK of the server answer injected frames
         self._c2s, self._s2c = pipes
         self._fences = fences
         self._lifecycle = lifecycle
-        self._subjects = _NONE
+        self._subjects = _NONE  # of the subscriptions under their own names, with their sids
         self._subjects_version = -1  # of the table whose subjects these are
         for pipe in pipes:
             pipe.scanner.awaited = self.awaited
@@ -238,6 +243,11 @@ class Subscriptions:
         """Return how many messages went to the client on a subscription, as far as they were counted."""
         return self.tallies.get(sub.sid, max(0, sub.delivered))
 
+    def delivered_on(self, sid: bytes) -> int:
+        """Return the same for a sid; 0 where it is not live."""
+        sub = self.table.get(sid)
+        return 0 if sub is None else self.delivered(sub)
+
     def requests(self) -> frozenset[bytes]:
         """Return the reply subjects of the client's requests that may still get an answer.
 
@@ -245,16 +255,31 @@ class Subscriptions:
         client gave up.  A request whose reply subject a rule rewrites is not waited for either: `awaited` has
         the client's subject, its answer comes on the server's, and cannot be matched.
         """
-        awaited, table = self.awaited, self.table
-        if awaited and table.version != self._subjects_version:
-            self._subjects_version = table.version
-            self._subjects = PatternSet(
-                (sub.subject, None) for sub in table.values() if sub.upstream == sub.subject
-            )
+        awaited = self.awaited
         for subject in tuple(awaited):
-            if not self._subjects.matches(subject):
+            if self.sid_of(subject) is None:
                 del awaited[subject]
         return frozenset(awaited)
+
+    def sid_of(self, subject: bytes) -> bytes | None:
+        """Return the sid of the first subscription that gets messages on a subject; None without one.
+
+        Subscriptions whose subject a rule rewrites do not count.
+        """
+        table = self.table
+        if table.version != self._subjects_version:
+            self._subjects_version = table.version
+            self._subjects = PatternSet(
+                (sub.subject, sub.sid) for sub in table.values() if sub.upstream == sub.subject
+            )
+        return self._subjects.first(subject)
+
+    def take_requests(self, but: Container[bytes]) -> list[tuple[bytes, bytes]]:
+        """Forget the requests that wait for answers, but for some; return their reply subjects and sids."""
+        taken = [subject for subject in self.requests() if subject not in but]
+        for subject in taken:
+            del self.awaited[subject]
+        return [(subject, sid) for subject in taken if (sid := self.sid_of(subject)) is not None]
 
     # -- what the scanners look out for
 
@@ -437,6 +462,32 @@ class Subscriptions:
             self.close(oldest, now)
             text = f"unsubscribed the oldest {len(oldest)} subscriptions that may be at their limit"
             self._lifecycle.notice("info", text, now)
+
+    # -- a server that is lost, and replaced
+
+    def lose_server(self) -> None:
+        """Keep all limits here, since the next server counts from its own SUBs."""
+        self._replayed = (*self.table.values(),)
+        self.table.uncertain.clear()
+        for sub in self._replayed:
+            sub.ours = True
+
+    def replay(self, *, altered: bool) -> tuple[bytes, int]:
+        """Return the SUBs for the next server, with the counts that are left, and the number of them.
+
+        altered: rules may drop or add deliveries, so the server's count would not be the client's.
+        """
+        live = [sub for sub in self._replayed if self.table.get(sub.sid) is sub]
+        raw = bytearray()
+        for sub in live:
+            raw += encode.sub(sub.upstream, sub.sid, sub.queue)
+            if sub.max and not altered:
+                raw += encode.unsub(sub.sid, sub.max - self.delivered(sub))
+        return bytes(raw), len(live)
+
+    def replayed(self) -> None:
+        """Note that the next server has its SUBs."""
+        self._replayed = ()
 
     # -- subscriptions that are moved
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
-from natsproxy.option import SIZE_ABOVE_ZERO, setting, words
+from natsproxy.option import DURATION, SIZE_ABOVE_ZERO, setting, words
 from natsproxy.protocol.credentials import Credentials, KeyPair
 from natsproxy.protocol.info import Info
 from natsproxy.wire.frames import NO_LIMIT
@@ -70,7 +70,8 @@ class SessionSettings:
     Those that users set stand first, in the table of options; `net/opening.py` adds what depends on the
     listener and on the address that the client dialled.
 
-    advertise: what happens to the addresses in INFO (see `login.py`).  rule_buffer: the largest frame that is
+    advertise: what happens to the addresses in INFO (see `login.py`).  failover: what happens to the client
+    of a lost server (see `failover.py`).  rule_buffer: the largest frame that is
     buffered until it is whole, because a rule wants its payload; a larger one passes in pieces.  queue_bytes:
     the bytes that each direction may hold back before its sender is no longer read.  frame_hold_limit: as
     rule_buffer, for other frames.  fence_timeout: the time that the server's PONG may take.
@@ -95,8 +96,17 @@ class SessionSettings:
         SIZE_ABOVE_ZERO, "4KiB", "The server's max_control_line (it is not in INFO)."
     )
     rule_buffer: int = setting(SIZE_ABOVE_ZERO, "8MiB", "The largest payload that rules can see.")
+    failover: str = setting(
+        words("close", "hold"),
+        "close",
+        "When a server is lost: close its clients, or hold them and give them another server.",
+    )
+    failover_hold: int = setting(DURATION, "30s", "How long failover = hold keeps a client without a server.")
     queue_bytes: int = setting(
-        SIZE_ABOVE_ZERO, "8MiB", "Limit of delayed traffic, for each direction of a connection.", name="queue"
+        SIZE_ABOVE_ZERO,
+        "8MiB",
+        "Limit of delayed or held traffic, for each direction of a connection.",
+        name="queue",
     )
     frame_hold_limit: int = 65536
     record_frame_max: int = 8 << 20
@@ -227,7 +237,15 @@ class End(NamedTuple):
     flush: bool = False
 
 
-Action = Send | Finish | Record | Emit | Authenticate | End
+class Redial(NamedTuple):
+    """The server is lost: connect to another one, and give its bytes to `receive`."""
+
+
+class Restored(NamedTuple):
+    """The new server has the login and the subscriptions: call `Session.resume` when the client may go on."""
+
+
+Action = Send | Finish | Record | Emit | Authenticate | Redial | Restored | End
 Act = Callable[[Action], None]
 """Adds an action to those that a session is to return: all that its parts know of them."""
 

@@ -34,6 +34,8 @@ from natsproxy.session.values import (
     End,
     Finish,
     Record,
+    Redial,
+    Restored,
     Send,
     SessionSettings,
 )
@@ -56,6 +58,7 @@ class Playbook:
         self.end: End | None = None
         self.finished: list[Direction] = []
         self.asked: list[tuple[str, str]] = []
+        self.redials = self.restored = 0
         self._out = [bytearray(), bytearray()]
         self.session = Session(
             SessionSettings(advertise="pass", **settings),  # type: ignore[arg-type]
@@ -82,6 +85,10 @@ class Playbook:
                 self.finished.append(action.direction)
             elif isinstance(action, Authenticate):
                 self.asked.append((action.user, action.password))
+            elif isinstance(action, Redial):
+                self.redials += 1
+            elif isinstance(action, Restored):
+                self.restored += 1
             else:
                 self.end = action
 
@@ -106,6 +113,11 @@ class Playbook:
         """Take the end of a side's stream."""
         self.do(self.session.eof(direction, self.now))
         return self
+
+    def resume(self) -> Playbook:
+        """Let the client of a replaced server go on."""
+        self.do(self.session.resume(self.now))
+        return self.at(self.now)
 
     def at(self, now: int) -> Playbook:
         """Let time pass, with all that is due in it."""

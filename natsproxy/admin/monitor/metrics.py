@@ -79,6 +79,7 @@ def _families(server: MonitoredServer, traffic: Traffic, subscriptions: int) -> 
     yield from _rules(server)
     yield from _own_time(server)
     yield from _recorder(server)
+    yield from _failovers(server)
     yield from _others(server)
     yield from _process(server)
 
@@ -263,6 +264,23 @@ def _recorder(server: MonitoredServer) -> Iterator[Metric]:
     yield _counter("natsproxy_recorder_gaps", "Gaps in captures.", statistics.gaps)
     yield _counter(
         "natsproxy_recorder_gap_frames", "Frames that are missing in captures.", statistics.gap_frames
+    )
+
+
+def _failovers(server: MonitoredServer) -> Iterator[Metric]:
+    statistics = server.statistics
+    yield _gauge(
+        "natsproxy_clients_held", "Clients whose server was lost.", server.proxy.connections.held.count
+    )
+    yield _histogram(
+        "natsproxy_failover_seconds",
+        "Time from the loss of a server until its client went on with another one.",
+        statistics.failovers,
+    )
+    yield _counter(
+        "natsproxy_failover_requests_refused",
+        "Requests of lost servers, answered by 503.",
+        statistics.failover_refused,
     )
 
 
