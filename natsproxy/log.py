@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import MutableMapping
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +47,7 @@ _CLIENT_LEFT: Final = ("client-closed", "client-lost")
 PROBES_EVERY: Final = 600_000_000_000
 """The time (ns) between two lines about probes."""
 _STDERR: Final = 2
+_encode: Final = json.JSONEncoder(default=repr, check_circular=False).encode
 _PATIENCE: Final = 2.0  # seconds for the last lines
 _PAUSE: Final = 0.01  # seconds in which lines gather before they are written together
 _BATCH: Final = 256  # lines
@@ -187,7 +189,7 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
         file.json = form == "json"
     last: list[Any] = [_safe, structlog.dev.ConsoleRenderer(colors=file.terminal and not wants_plain())]
     if file.json:
-        last = [structlog.processors.JSONRenderer()]
+        last = [_json]
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -207,6 +209,11 @@ def _masked(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMappi
         if isinstance(value, str) and "@" in value:
             line[key] = mask_urls(value)
     return line
+
+
+def _json(log: Any, name: str, line: MutableMapping[str, Any]) -> str:
+    """Render a line: as structlog does, with an encoder that is made once."""
+    return _encode(line)
 
 
 def _safe(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -287,6 +294,7 @@ def _is_probe(opened: Opened | None, closed: Closed) -> bool:
     return left and (opened is not None or not closed.detail)
 
 
+@lru_cache(64)  # the events of a connection mostly have the same
 def _client(who: Who) -> dict[str, str | None]:
     return {name: fact or None for name, fact in who._asdict().items()}
 

@@ -878,26 +878,9 @@ class Session:
             self.lifecycle.end(close_reasons.RULE, cause)
 
     def _emit_numbered(self, firings: tuple[Firing, ...], ordinal: int) -> None:
-        for f in firings:
-            # By position: `dataclasses.replace` would cost more than all else here.
-            numbered = Firing(
-                f.t,
-                f.conn,
-                f.rule,
-                f.kind,
-                f.direction,
-                ordinal,
-                f.m,
-                f.action,
-                f.delay,
-                f.key,
-                f.subject,
-                f.detail,
-                op=f.op,
-                role=f.role,
-                who=f.who,
-            )
-            self._act(Emit(numbered))
+        for firing in firings:
+            firing.ordinal = ordinal
+            self._act(Emit(firing))
 
     def _emit_fired(self) -> None:
         """Emit the firings that belong to no frame, or to several."""
