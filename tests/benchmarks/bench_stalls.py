@@ -2,8 +2,9 @@
 
 Each row names the work: a SIGHUP that brings rules while 300 connections have subscriptions, header blocks of
 a megabyte under rules that look at headers, many subscriptions of one connection, and their end.  Beside the
-longest PING stands how long the work took; rows that say "direct" have no proxy.  The client that is measured
-is a process of its own.  Words behind the command choose rows.  Loopback only, bounded in count.
+longest PING stands how much of it the proxy waited for a processor, which other programs had, and how long
+the work took; rows that say "direct" have no proxy.  The client that is measured is a process of its own.
+Words behind the command choose rows.  Loopback only, bounded in count.
 """
 
 from __future__ import annotations
@@ -48,26 +49,34 @@ def rules(count: int, kind: str = "deny", *lines: str, subject: str = "no.{}.x")
 # -- the client that is measured
 
 
-def ping(port: int) -> None:
-    """Child process: PING until the end of stdin, then print when each began and how long it took (ms)."""
+def waited(pid: int) -> float:
+    """Return how long (ms) the main thread of a process has waited for a processor; 0 for no process."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e6 if pid else 0.0
+
+
+def ping(port: int, pid: int) -> None:
+    """Child process: PING until the end of stdin, then print begin, length (ms) and wait (ms) of each PING.
+
+    pid: the proxy, whose wait for a processor that is; 0 for none.
+    """
     times = []
     os.set_blocking(sys.stdin.fileno(), False)
     with dial(port) as sock:
         sock.settimeout(120)
         print("ready", flush=True)
         while sys.stdin.buffer.read(1) is None:
-            began = time.monotonic()
+            began, before = time.monotonic(), waited(pid)
             sock.sendall(b"PING\r\n")
             until(sock, b"PONG\r\n")
-            times.append((began, (time.monotonic() - began) * 1e3))
+            times.append((began, (time.monotonic() - began) * 1e3, waited(pid) - before))
             time.sleep(PAUSE)
     print(json.dumps(times))
 
 
 @contextmanager
-def watched(port: int, found: list[float]) -> Iterator[None]:
-    """Measure PINGs while the block runs; `found` gets the longest (ms) and how long the block took (ms)."""
-    command = [sys.executable, __file__, "ping", str(port)]
+def watched(port: int, found: list[float], pid: int = 0) -> Iterator[None]:
+    """Measure PINGs while the block runs; `found` gets the columns of the table (ms).  pid: of the proxy."""
+    command = [sys.executable, __file__, "ping", str(port), str(pid)]
     child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert child.stdin is not None
     assert child.stdout is not None
@@ -81,8 +90,8 @@ def watched(port: int, found: list[float]) -> Iterator[None]:
     times = json.loads(child.stdout.readline())
     child.wait()
     child.stdout.close()
-    during = [took for at, took in times if at + took / 1e3 >= began and at <= ended]
-    found += [max(during), sorted(during)[len(during) * 99 // 100], (ended - began) * 1e3]
+    during = sorted((took, wait) for at, took, wait in times if at + took / 1e3 >= began and at <= ended)
+    found += [*during[-1], during[len(during) * 99 // 100][0], (ended - began) * 1e3]
 
 
 # -- the works
@@ -100,7 +109,7 @@ def reload(server: NatsServer, count: int, connections: int = CONNECTIONS) -> st
             sock.sendall(b"".join(b"SUB s.%d.%d.* %d\r\n" % (at, n, n) for n in range(SUBS)) + b"PING\r\n")
             until(sock, b"PONG\r\n")
         file.write_text(rules(count))
-        with watched(proxy.port, found):
+        with watched(proxy.port, found, proxy.process.pid):
             proxy.process.send_signal(signal.SIGHUP)
             proxy.wait_for(lambda line: line["event"] == "reloaded")
             last = open_.enter_context(dial(proxy.port))
@@ -124,7 +133,7 @@ def headers(server: NatsServer, text: str, line: bytes, size: int, frames: int) 
             sock.settimeout(120)
             sock.sendall(b'CONNECT {"verbose":false,"headers":true}\r\nPING\r\n')
             until(sock, b"PONG\r\n")
-            with watched(proxy.port, found):
+            with watched(proxy.port, found, proxy.process.pid):
                 for _ in range(frames):
                     sock.sendall(frame + b"PING\r\n")
                     until(sock, b"PONG\r\n")
@@ -135,12 +144,13 @@ def subscribe(server: NatsServer, count: int, verbose: bool, direct: bool, text:
     """Make `count` subscriptions on one connection, end them one by one, make them again, and close."""
     columns = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as open_:
-        port = server.port
+        port, pid = server.port, 0
         if not direct:
             file = Path(folder) / "rules.toml"
             file.write_text(text)
             options = ("--rules", str(file)) if text else ()
-            port = open_.enter_context(ProxyProcess(server.url, *options)).port
+            proxy = open_.enter_context(ProxyProcess(server.url, *options))
+            port, pid = proxy.port, proxy.process.pid
         sock = open_.enter_context(dial(port))
         if verbose:
             sock.sendall(b'CONNECT {"verbose":true}\r\nPING\r\n')
@@ -148,17 +158,17 @@ def subscribe(server: NatsServer, count: int, verbose: bool, direct: bool, text:
         for form in (b"SUB a.b.%(n)d %(n)d\r\n", b"UNSUB %(n)d\r\n", b"SUB a.b.%(n)d %(n)d\r\n"):
             blocks = [b"".join(form % {b"n": n} for n in range(at, at + RUN)) for at in range(0, count, RUN)]
             found: list[float] = []
-            with watched(port, found):
+            with watched(port, found, pid):
                 for block in blocks:
                     sock.sendall(block)
                 sock.sendall(b"PING\r\n")
                 until(sock, b"PONG\r\n")
             columns.append(shown(found))
         found = []
-        with watched(port, found):
+        with watched(port, found, pid):
             sock.close()
             time.sleep(0.5)
-        columns.append(shown(found[:2]))
+        columns.append(shown(found[:3]))
     return " | ".join(columns)
 
 
@@ -199,17 +209,17 @@ WORKS: Mapping[str, Callable[[NatsServer], str]] = {
 
 def main() -> None:
     """Print the table."""
-    print(f"{'ms: longest PING, its p99, time':34} (for SUBs: of SUBs | UNSUBs | SUBs | the end)")
+    print(f"{'ms: longest PING, its wait, p99, time':38} (for SUBs: of SUBs | UNSUBs | SUBs | the end)")
     for name, work in WORKS.items():
         if sys.argv[1:] and not any(word in name for word in sys.argv[1:]):
             continue
         with NatsServer("max_payload = 8388608") as server:
-            print(f"{name:34}{work(server)}", flush=True)
+            print(f"{name:38}{work(server)}", flush=True)
     print(json.dumps({"cpus": os.cpu_count()}))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["ping"]:
-        ping(int(sys.argv[2]))
+        ping(int(sys.argv[2]), int(sys.argv[3]))
     else:
         main()
