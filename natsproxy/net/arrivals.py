@@ -49,14 +49,14 @@ LINE: Final = 4_096
 
 
 class Waiting(NamedTuple):
-    """A client in the line.  host: its address.  peer: `host:port`.  since: its accept (ns).
+    """A client in the line.  host, port: its address.  since: its accept (ns).
 
     take: takes the socket, and returns the number of the connection.
     """
 
     client: socket.socket
     host: str
-    peer: str
+    port: int
     since: int
     take: Callable[[socket.socket], int]
 
@@ -124,7 +124,7 @@ class Arrivals:
         now, and open connections are to run before the next.
         """
         now = self._clock()
-        waiting = Waiting(client, host, str(address_of(host, port)), now, take)
+        waiting = Waiting(client, host, port, now, take)
         if not more and not self._waiting and self._has_room(now):
             return self._begin(waiting, now)
         if self._since is None:
@@ -155,7 +155,7 @@ class Arrivals:
         if has_left(waiting.client):  # it may have come again: work for it would delay the others
             self._left += self._since is not None
             waiting.client.close()
-            self._gone(waiting.peer)
+            self._gone(str(address_of(waiting.host, waiting.port)))
             return False
         self._opening[waiting.take(waiting.client)] = now
         return True

@@ -349,9 +349,10 @@ class Connections:
         now, conn = now_ns(), accepted.conn
         endpoint = self._endpoints.pop(conn, None)
         counts = session.counts()
-        item = records.CloseRecord(
-            conn, now, end.cause, {**counts, "detail": end.detail, **session.verified_client()}
-        )
+        item: records.CloseRecord | None = None
+        if self._recording.active:
+            info = {**counts, "detail": end.detail, **session.verified_client()}
+            item = records.CloseRecord(conn, now, end.cause, info)
         self._recording.close(conn, item, end.cause)
         self._emit(
             Closed(

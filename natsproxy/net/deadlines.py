@@ -85,8 +85,8 @@ class Deadlines:
         """Take out the connections that are due, each once."""
         entries, until = self._entries, now_ns() + EARLY
         found: list[HasDeadline] = []
-        while entries and entries[0][0] <= until:
-            timed = self._current(*heappop(entries))
+        while entries and ((timed := self._current(*entries[0])) is None or entries[0][0] <= until):
+            heappop(entries)  # those that are out of date, too: else each of them would end a wait
             if timed is not None:
                 timed.due = NEVER
                 found.append(timed)

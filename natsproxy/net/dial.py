@@ -283,8 +283,9 @@ async def _connect(sock: socket.socket, endpoint: Endpoint) -> None:
     sock.setblocking(False)
     error = sock.connect_ex(endpoint.sockaddr)
     if error == errno.EINPROGRESS:
-        if not _is_connected(sock):
-            await trio.lowlevel.wait_writable(sock)
+        if _is_connected(sock):
+            return
+        await trio.lowlevel.wait_writable(sock)
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     if error:
         raise OSError(error, os.strerror(error))
@@ -373,7 +374,7 @@ class Race:
         self._dial = dial
         self._quick = quick
         self._greeted: dict[int, Dialled] = {}  # the first one of each kind
-        self._over = trio.Event()  # the wait for the last dial is over
+        self._over: trio.Event | None = None  # the wait for the last dial of several is over
 
     async def run(self, endpoints: Sequence[Endpoint]) -> Dialled | None:
         """Return the best server that greets; None where none does."""
@@ -444,7 +445,8 @@ class Race:
             self._quick[endpoint] = None
         over.set()
         if GOOD in self._greeted:
-            self._over.set()
+            if self._over is not None:
+                self._over.set()
             if len(nursery.child_tasks) > 1:  # only then: a cancellation is expensive
                 nursery.cancel_scope.cancel()
 

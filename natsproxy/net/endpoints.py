@@ -32,9 +32,12 @@ class Endpoint(NamedTuple):
         """The IP address and the port."""
         return Address(self.sockaddr[0], self.sockaddr[1])
 
+    def __hash__(self) -> int:
+        return hash(self.sockaddr)  # each connection asks for it often, and that of the server is slow
+
     def leads_to(self, listening: Iterable[Address]) -> bool:
         """Tell whether a connection to it would reach one of these listeners of this process."""
-        host, port = self.address.host, self.address.port
+        host, port = self.sockaddr[:2]
         return any(
             port == listener.port
             and (host == listener.host or (listener.host in WILDCARDS and self._is_here()))
@@ -60,22 +63,26 @@ class Resolver:
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._last: dict[Server, list[Endpoint]] = {}  # the last addresses of names
-        self._numeric: dict[Server, list[Endpoint]] = {}  # connections to one address share its endpoint
+        self._servers: Sequence[Server] = ()  # of the last call, mostly those of the next one too
+        self._names: list[Server] = []  # those of them that need a resolver
+        self._numeric: dict[Server, list[Endpoint]] = {}  # the others: connections share an endpoint
 
     async def look_up(self, servers: Sequence[Server]) -> tuple[list[Endpoint], list[str]]:
         """Return the endpoints of servers in their order, and why some have none, as sentences."""
-        self._numeric = {server: self._numeric.get(server) or _numeric(server) for server in servers}
-        found = self._numeric.copy()
-        names = [server for server in servers if not found[server]]
+        if servers is not self._servers:
+            self._servers = servers
+            self._numeric = {server: self._numeric.get(server) or _numeric(server) for server in servers}
+            self._names = [server for server in servers if not self._numeric[server]]
+            self._last = {name: self._last.get(name, []) for name in self._names}
+        found, names = self._numeric, self._names
         reasons = dict.fromkeys(names, "no answer from the resolver in time")
-        self._last = {name: self._last.get(name, []) for name in names}
         if names:
             usable = any(found.values()) or any(self._last.values())
             with trio.move_on_after(_PATIENCE if usable else self._limit) as patience:
                 async with trio.open_nursery() as nursery:
                     for name in names:
                         nursery.start_soon(self._look_up_name, name, reasons, patience)
-            found.update(self._last)
+            found = found | self._last
         endpoints = [endpoint for server in servers for endpoint in found[server]]
         return endpoints, [
             f"cannot connect to {name.address}: {reasons[name]}" for name in names if not found[name]

@@ -16,7 +16,7 @@ import struct
 import sys
 import termios
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
@@ -28,6 +28,7 @@ from natsproxy.net.tcp import TcpInfo, keep_alive, tcp_info
 SMALLEST_READ = 65_536
 LARGEST_READ = 262_144
 _MOST_PARTS = 64  # pieces of one system call; joining more of them is cheaper than passing them
+_LOOK_AHEAD: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # flags of an enum are slow to join
 _NO_BACKLOG: Final[deque[memoryview]] = deque()
 """Shared by legs that keep up.
 
@@ -149,7 +150,7 @@ class AnyLeg(PlaneLeg, Protocol):
 def has_left(sock: socket.socket) -> bool:
     """Tell whether a peer has ended its stream, or is lost, and all that it sent before is read."""
     try:
-        return not sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return not sock.recv(1, _LOOK_AHEAD)
     except BlockingIOError:
         return False
     except OSError:
@@ -173,6 +174,8 @@ class Leg:
         self.backlog = 0
         self._flushing: trio.Event | None = None
         self._open = True
+        self._waits = 0  # tasks that wait for the socket
+        self._peer: str | None = None
         self.gone = False
         self.lost: str | None = None
         self._peer_ended, self.silent = False, True
@@ -237,7 +240,14 @@ class Leg:
         if self._sock.fileno() < 0:  # closed: epoll knows no such descriptor
             return
         with suppress(trio.ClosedResourceError, OSError):
-            await trio.lowlevel.wait_readable(self._sock)
+            await self._waiting(trio.lowlevel.wait_readable)
+
+    async def _waiting(self, wait: Callable[[socket.socket], Awaitable[None]]) -> None:
+        self._waits += 1
+        try:
+            await wait(self._sock)
+        finally:
+            self._waits -= 1
 
     def write(self, data: bytes | memoryview) -> None:
         """Send as much as the kernel takes now and keep the rest for `flush`.  Raises LegLost."""
@@ -298,7 +308,7 @@ class Leg:
     async def _flush(self) -> None:
         while self._backlog:
             try:
-                await trio.lowlevel.wait_writable(self._sock)
+                await self._waiting(trio.lowlevel.wait_writable)
                 if not self._backlog:  # a read has lost the leg meanwhile
                     return
                 sent = self._sock.send(self._backlog[0])
@@ -333,7 +343,8 @@ class Leg:
             self._open = False
             self._backlog.clear()
             self.backlog = 0
-            trio.lowlevel.notify_closing(self._sock)
+            if self._waits:  # seldom, and to tell trio is as expensive as the close
+                trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
     def reset(self) -> None:
@@ -391,11 +402,13 @@ class Leg:
     @property
     def peer(self) -> str:
         """The peer's address as `host:port`; `gone` where it has left already."""
-        try:
-            name = self._sock.getpeername()
-        except OSError:
-            return "gone"
-        return str(address_of(*name[:2]))
+        if self._peer is None:
+            try:
+                name = self._sock.getpeername()
+            except OSError:
+                return "gone"
+            self._peer = str(address_of(*name[:2]))
+        return self._peer
 
 
 LINGER: Final = 1.0

@@ -177,9 +177,11 @@ class ProxyRecording:
         deferred = self._deferred[conn] = DeferredRecords(session, self.record)
         return deferred
 
-    def close(self, conn: int, item: records.Item, cause: str) -> None:
-        """Record the last item of a connection, which ended for `cause`."""
-        self._deferred.pop(conn).close(item, cause)
+    def close(self, conn: int, item: records.Item | None, cause: str) -> None:
+        """Record the last item of a connection, which ended for `cause`; None where nobody takes records."""
+        deferred = self._deferred.pop(conn)
+        if item is not None:
+            deferred.close(item, cause)
 
     # -- live viewers
 

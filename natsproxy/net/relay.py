@@ -101,7 +101,6 @@ class Relay:
         self._plane = plane
         self._place: PlaneConnection | None = None
         self._emit, self._record, self._check = emit, record, check
-        self._most_frames = most_frames
         self._tasks = LazyNursery()
         self.error: BaseException | None = None
         self.due, self._deadlines = NEVER, deadlines
@@ -222,7 +221,8 @@ class Relay:
 
     async def _record_unsent(self) -> None:
         """Record the frames that were read and never sent, a slice at a time."""
-        timeslice = Timeslice(self._most_frames)
+        timeslice = self._ticks  # no deadline is due any more
+        timeslice.begin()
         while True:
             for action in self.session.closed(now_ns(), timeslice):
                 if isinstance(action, Record):

@@ -87,7 +87,7 @@ class Upstreams:
         self.info = Info()
         self.dials = Counter(connected=0, failed=0)
         self._settings = settings
-        self._learned: tuple[Server, ...] = ()
+        self._servers = settings.upstream  # and those that INFOs have named
         self._endpoints: list[Endpoint] = []  # of the last attempt that had a server
         self._held = 0  # clients
         self._found = trio.Event()  # a server, while clients are held
@@ -146,6 +146,12 @@ class Upstreams:
         finally:
             self._held -= 1
 
+    def _has_found(self) -> None:
+        """Let the clients that are held try again."""
+        if self._held:
+            self._found.set()
+            self._found = trio.Event()
+
     async def probe(self) -> None:
         """Dial each server once, for no client, and close the connections; this updates `unready`."""
         endpoints, unresolved = await self._look_up()
@@ -196,12 +202,11 @@ class Upstreams:
         if kind == LAME:
             self._health.takes_no_more(endpoint, _LAME)
         self._serves(endpoint)
-        self._found.set()
-        self._found = trio.Event()
+        self._has_found()
 
     async def _look_up(self) -> tuple[list[Endpoint], list[str]]:
         """Return the endpoints of the servers, and why some cannot be dialled."""
-        endpoints, unresolved = await self._resolver.look_up(self._servers())
+        endpoints, unresolved = await self._resolver.look_up(self._servers)
         for endpoint in [one for one in endpoints if one.leads_to(self.listening)]:
             # A name, or what a cluster advertises, may lead back: each connection would make another one.
             endpoints.remove(endpoint)
@@ -249,8 +254,7 @@ class Upstreams:
             return dialled, reasons
         self._count(dialled.endpoint, "connected")
         self.info = parse_greeting(dialled.greeting) or self.info
-        self._found.set()
-        self._found = trio.Event()
+        self._has_found()
         self._endpoints = endpoints
         if dialled.unheard is None:
             self._judged(dialled.endpoint, "")
@@ -279,11 +283,6 @@ class Upstreams:
         self._health.up()
         self._health.answered(endpoint)
 
-    def _servers(self) -> tuple[Server, ...]:
-        named = self._settings.upstream
-        known = {server.address for server in named}
-        return (*named, *(server for server in self._learned if server.address not in known))
-
     def _report(self, endpoints: list[Endpoint], unresolved: list[str], race: Race) -> None:
         """Report the servers that could not be used while another one can."""
         health = self._health
@@ -305,7 +304,10 @@ class Upstreams:
         if said.ldm:
             self._health.takes_no_more(endpoint, _LAME)
         if self._settings.upstream_discover and said.connect_urls:
-            self._learned = tuple(_named(said.connect_urls[:_MOST_LEARNED], endpoint.server))
+            named = self._settings.upstream
+            known = {server.address for server in named}
+            learned = _named(said.connect_urls[:_MOST_LEARNED], endpoint.server)
+            self._servers = (*named, *(server for server in learned if server.address not in known))
 
 
 async def _end_after_tls(dialled: Dialled) -> str:

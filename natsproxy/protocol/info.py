@@ -146,6 +146,7 @@ def _parse(args: bytes) -> Info:
     return Info(**found, other_port=other)
 
 
+@lru_cache(_FORMS)  # each step of a dial asks for it
 def parse_greeting(greeting: bytes) -> Info | None:
     """Return the INFO of a server's first line; None if it is another line, or does not parse."""
     line, _, _ = greeting.partition(b"\n")

@@ -31,7 +31,7 @@ from natsproxy import close_reasons
 from natsproxy.capture.filter.redact import Secrets, redact_frames
 from natsproxy.errors import NatsproxyError, place_of
 from natsproxy.events import UNKNOWN, Firing, Greeted, Who
-from natsproxy.protocol.connect import Connect
+from natsproxy.protocol.connect import DEFAULTS, Connect
 from natsproxy.protocol.errors import (
     AUTHORIZATION,
     MAX_CONNECTIONS,
@@ -127,6 +127,7 @@ _ANSWERS: Final = {
 _MOST_INTERESTS: Final = 64
 _NEVER: Final = 1 << 63  # a time (ns) that never comes
 _NO_RULES: Final = EmptyChain()
+_NO_INFO: Final = Info()
 
 
 class _Coming(NamedTuple):
@@ -223,7 +224,7 @@ class Session:
         self._who = UNKNOWN
         self._who_of: tuple[object, ...] = ()  # the values that it was made of
         self.key = self.alike = f"#{ordinal}"
-        self.info = Info()
+        self.info = _NO_INFO
         self.last_info = self.last_connect = b""
         self.server_error = ""
         self.chain = chain
@@ -253,7 +254,7 @@ class Session:
             self._pulls = pulls = Pulls(pipes, self.subscriptions)
             limit, lifecycle, fences = settings.failover_hold, self.lifecycle, self.fences
             self._failover = Failover(limit, pipes, fences, self.subscriptions, lifecycle, pulls, act)
-        self._introduce(Connect())
+        self._introduce(DEFAULTS)
         self._coming: _Coming | None = None
         self._conditions_due: int | None = None  # when a link condition changes
         self._rules_due: int | None = None  # when the rules have something to do without a frame
