@@ -96,7 +96,9 @@ class LogFile:
     def reopen(self) -> None:
         """Open the file anew, after log rotation moved it.  Raises ConfigError, and keeps the old file."""
         if self._path is not None:
-            self._put(self._open())
+            fd = self._open()
+            with self._changed:
+                self._put(fd)
 
     def write(self, text: str) -> int:
         """Queue a line; it never waits."""
@@ -105,20 +107,20 @@ class LogFile:
         with self._changed:
             if len(raw) > self._room:
                 self.lost += 1
-                return len(text)
-            self._room -= len(raw)
-        self._put(raw)
+            else:
+                self._room -= len(raw)
+                self._put(raw)
         return len(text)
 
     def flush(self) -> None:
         """Do nothing: the thread writes each line as soon as it can."""
 
     def _put(self, item: bytes | int) -> None:
-        with self._changed:
-            self._waiting.append(item)
-            if self._idle:
-                self._idle = False
-                self._changed.notify()
+        """Queue a line or a file; the caller has the lock."""
+        self._waiting.append(item)
+        if self._idle:
+            self._idle = False
+            self._changed.notify()
 
     # -- the thread
 

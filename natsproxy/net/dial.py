@@ -77,6 +77,7 @@ class Dialer:
     def __init__(self, settings: ProxySettings, contexts: TlsContexts, shortage: Shortage) -> None:
         self._settings = settings
         self._longest = settings.connect_timeout / 1e9
+        self._within = format_duration(settings.connect_timeout)
         self._shortage = shortage
         self._contexts = contexts
         self.expiries: BoundedDict[Endpoint, int] = BoundedDict()
@@ -119,7 +120,7 @@ class Dialer:
 
     async def _steps(self, endpoint: Endpoint, client: ClientFacts, attempt: _Attempt) -> Dialled | None:
         """Take the steps; None where the server has no INFO.  Raises OSError, LegLost and NoServer."""
-        server, within = endpoint.server, format_duration(self._settings.connect_timeout)
+        server, within = endpoint.server, self._within
         leg: AnyLeg
         attempt.leg = leg = await self._connect(endpoint)
         if (version := self._settings.upstream_proxy_protocol) is not None:
@@ -164,8 +165,7 @@ class Dialer:
             return
         if dialled.unheard is not None:  # its handshake was an answer, and what it says next is `Upstreams`'
             return
-        within = format_duration(self._settings.connect_timeout)
-        attempt.failure = f"{endpoint} sends INFO and answers no PING in {within}"
+        attempt.failure = f"{endpoint} sends INFO and answers no PING in {self._within}"
         with suppress(LegLost):
             dialled.leg.write(_PING)
             if (await dialled.leg.receive()).startswith(b"-ERR"):  # another proxy's server may want a login

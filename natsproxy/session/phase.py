@@ -5,18 +5,20 @@ Theory
 2. An event moves a phase along its table.  An event without a row changes nothing: INFO, CONNECT and PONG
    come again and again in the life of a connection, and only the first of each matters here.
 3. Nothing leaves the last phase (`OVER`, `ENDED`).
+4. Phases and events are whole numbers: the hash of any other enum is a call of Python, and a new connection
+   has twenty of them.
 """
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, auto
+from enum import IntEnum, auto
 from typing import Final
 
 from natsproxy.events import Notice
 from natsproxy.session.values import Act, Emit, End
 
 
-class Phase(Enum):
+class Phase(IntEnum):
     """The phase of a connection."""
 
     OPENED = auto()
@@ -41,7 +43,7 @@ class Phase(Enum):
     """The end was requested."""
 
 
-class PhaseEvent(Enum):
+class PhaseEvent(IntEnum):
     """An event that moves a connection from phase to phase."""
 
     INFO = auto()
@@ -105,7 +107,7 @@ class PipePhase(IntEnum):
     """The same, of a direction that was not framed: nothing can be injected into it."""
 
 
-class PipeEvent(Enum):
+class PipeEvent(IntEnum):
     """An event that moves a direction from phase to phase."""
 
     UNFRAME = auto()

@@ -128,3 +128,18 @@ async def test_many_deadlines_at_once_give_other_tasks_their_turn() -> None:
             await trio.lowlevel.checkpoint()
             turns.append(len(rig.calls))
     assert max(later - before for before, later in pairwise(turns)) < 100
+
+
+async def test_deadlines_that_are_out_of_date_end_no_wait(autojump_clock: MockClock) -> None:
+    """Clients that have left are let go with the first one that is due, and not each at its own deadline."""
+    rig = Rig(*range(100))
+    async with running(rig) as after:
+        for number, timed in rig.timed.items():
+            timed.at(after(10 + number))
+        for number in range(1, 99):
+            del rig.timed[number]
+        await trio.sleep(0.015)
+        assert rig.calls == [(0, 10)]
+        assert len(rig.deadlines) == 1
+        await trio.sleep(0.1)
+    assert rig.calls == [(0, 10), (99, 109)]
