@@ -55,11 +55,13 @@ class FaultyDisk:
 
     plan: for each call that may fail an errno; 0 for none; a negative number for a write that takes that many
     bytes at most.  Later calls succeed while there is room.  room: bytes that can still be written.
-    killed_at: the number of the call at which the process ends.  calls: their number.
+    killed_at: the number of the call at which the process ends.  calls: their number.  unsynced: a file was
+    not brought to the disk, though its bytes may all be there.
     """
 
     def __init__(self, plan: Sequence[int], room: int = 1 << 40, killed_at: int = -1) -> None:
         self.calls = 0
+        self.unsynced = False
         self.room = room
         self.on_call: Callable[[int], None] = lambda _: None
         self._plan = list(plan)
@@ -103,7 +105,11 @@ class FaultyDisk:
 
     def fsync(self, _: int) -> None:
         """Bring a file to the disk."""
-        self._next()
+        try:
+            self._next()
+        except OSError:
+            self.unsynced = True
+            raise
 
     def close(self, fd: int) -> None:
         """Close a file."""
