@@ -780,10 +780,13 @@ class DirectionPipe:
 
     @property
     def full(self) -> bool:
-        """True if reading must stop: too much is held back, or the last frame is being checked."""
+        """True if reading must stop: too much is held back, or the last frame is being checked.
+
+        Not while all waits for the rest of a frame: without it nothing would ever go out.
+        """
         held = self.outbox.bytes + self.owed
         most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs must still be read
-        over = held > SMALL and (held > most or self._budget.spent)
+        over = held > SMALL and (held > most or self._budget.spent) and not self.outbox.incomplete
         return over or self.waiting or self.outbox.conditions.stop_reading
 
     # -- the budget

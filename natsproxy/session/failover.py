@@ -93,7 +93,7 @@ class Failover:
         """Hold the client, and ask for another server.  connect: the client's options."""
         if self._lifecycle.phase is Phase.READY:
             self._began, self._refused = now, 0
-            self.until = now + self._limit
+        self.until = self._began + self._limit
         self._lifecycle.step(PhaseEvent.SERVER_LOST)
         if self._fence is not None:  # it does not pass without its PONG
             self._fence.then.clear()

@@ -200,8 +200,9 @@ class Login:
 
     # -- the server's INFO
 
-    def greeted_again(self, args: bytes) -> None:
+    def greeted_again(self, info: Info, args: bytes) -> None:
         """Handle the first INFO of another server in the place of a lost one.  args: of its frame."""
+        self._asked = info.auth_required
         self._nonce = gojson.fill(args, {"nonce": str}).get("nonce", "")
 
     def greeted(self, info: Info, args: bytes, now: int) -> None:

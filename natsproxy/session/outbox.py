@@ -102,6 +102,12 @@ class Outbox:
         return bool(self._queue or self._aside or self._carry) or self.blocked or self.held
 
     @property
+    def incomplete(self) -> bool:
+        """True if all that waits does so for the rest of the first item."""
+        stopped = self._stopped or self.held or self._carry
+        return not stopped and len(self._queue) == 1 and self._queue[0].open
+
+    @property
     def _stopped(self) -> bool:
         return self.blocked or self.conditions.paused
 

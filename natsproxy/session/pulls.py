@@ -78,13 +78,14 @@ class _Pull:
 class Pulls:
     """Keeps the pulls of one connection in step with client and server."""
 
-    __slots__ = ("_c2s", "_counted", "_pulls", "_s2c", "_subscriptions")
+    __slots__ = ("_c2s", "_counted", "_pulls", "_s2c", "_subscriptions", "_watched")
 
     def __init__(self, pipes: tuple[DirectionPipe, DirectionPipe], subscriptions: Subscriptions) -> None:
         self._c2s, self._s2c = pipes
         self._subscriptions = subscriptions
         self._pulls: list[_Pull] = []  # the oldest first
         self._counted: dict[bytes, int] = {}  # the deliveries by sid that are taken off the pulls
+        self._watched: set[bytes] = set()  # the reply subjects that no rule has watched before
 
     def sent(self, frame: Frame, now: int) -> None:
         """Note a pull that passes as it came."""
@@ -102,7 +103,10 @@ class Pulls:
         )
         self._subscriptions.count(sid)
         self._counted.setdefault(sid, self._subscriptions.delivered_on(sid))
-        self._s2c.scanner.watch_subjects[frame.reply] = Need.HEADERS
+        watches = self._s2c.scanner.watch_subjects
+        if frame.reply not in watches:
+            self._watched.add(frame.reply)
+        watches[frame.reply] = max(Need.HEADERS, watches.get(frame.reply, Need.NONE))
 
     def answered(self, frame: Frame, now: int) -> bool:
         """Note a status of a pull; return whether the client does not get it, since the pull goes on."""
@@ -169,7 +173,8 @@ class Pulls:
 
     def _forget(self, pull: _Pull) -> None:
         self._pulls.remove(pull)
-        if all(one.reply != pull.reply for one in self._pulls):
+        if pull.reply in self._watched and all(one.reply != pull.reply for one in self._pulls):
+            self._watched.remove(pull.reply)
             self._s2c.scanner.watch_subjects.pop(pull.reply, None)
         if all(one.sid != pull.sid for one in self._pulls):
             self._counted.pop(pull.sid, None)

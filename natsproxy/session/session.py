@@ -1082,20 +1082,22 @@ class Session:
 
     def _restore(self, info: Info, frame: Frame, ordinal: int, now: int) -> None:
         """Give a new server, which has sent its INFO, the state of the connection."""
-        pipe, connect = self.pipes[S2C], head(self.last_connect, C2S)
+        pipe, lifecycle, connect = self.pipes[S2C], self.lifecycle, head(self.last_connect, C2S)
         assert self._failover is not None
         assert connect is not None
         unfit = why_unusable(info) or why_unfit(info, self.info, self.connect)
+        if not lifecycle.logged_in:  # what waits ahead of that is not of the new user
+            unfit = "the client has sent another CONNECT meanwhile"
         if unfit is not None:
             pipe.drop(frame, ordinal, now, FAILOVER)
-            self.lifecycle.end(close_reasons.UPSTREAM_DOWN, f"another server cannot take over: {unfit}")
+            lifecycle.end(close_reasons.UPSTREAM_DOWN, f"another server cannot take over: {unfit}")
             return
         self.info = info._replace(remote_account=self.info.remote_account)
         self._hooks.heard(self.conn, self.info)
         self.last_info = frame.raw
         self._set_hold()
-        self._login.greeted_again(frame.args)
-        self.lifecycle.step(PhaseEvent.INFO)
+        self._login.greeted_again(info, frame.args)
+        lifecycle.step(PhaseEvent.INFO)
         login = encode.connect(self._login.server_connect(connect.args))
         self._failover.restore(login, now, altered=self.rules.alters_delivery)
         if self.connect.protocol > 0:
@@ -1289,6 +1291,7 @@ class Session:
         pipe = self.pipes[direction]
         if direction == S2C and self._failover is not None and self._fails_over():
             self._failover.lose_server(self.connect, now)
+            self._end_if_answered()  # a drain has waited for the lost server
         elif direction == C2S and (
             self.lifecycle.shut or pipe.waiting
         ):  # its last bytes are not for the server

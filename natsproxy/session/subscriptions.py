@@ -306,8 +306,9 @@ class Subscriptions:
 
     def count(self, sid: bytes) -> None:
         """Count the messages on `sid` until the subscription ends, without looking at them."""
-        # Only of a subscription that the server will know: refused ones would accumulate here.
-        if sid in self.table:
+        # Only of a subscription that the server will know: refused ones would accumulate here.  One that has
+        # a limit is counted where it ends.
+        if sid in self.table and not self.table[sid].counted:
             self.tallies.setdefault(sid, 0)
 
     # -- frames of the client
@@ -480,7 +481,8 @@ class Subscriptions:
         live = [sub for sub in self._replayed if self.table.get(sub.sid) is sub]
         raw = bytearray()
         for sub in live:
-            raw += encode.sub(sub.upstream, sub.sid, sub.queue)
+            moves = self._resubscribing.get(sub.sid)  # those wait, and begin with the subject before them
+            raw += encode.sub(moves[0].upstream if moves else sub.upstream, sub.sid, sub.queue)
             if sub.max and not altered:
                 raw += encode.unsub(sub.sid, sub.max - self.delivered(sub))
         return bytes(raw), len(live)

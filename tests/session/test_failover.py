@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+
 import pytest
 
 from natsproxy.events import FailedOver
 from natsproxy.session.phase import Phase
+from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C
 from tests.session.playbook import CONNECT, INFO, OneRule, Playbook
 
@@ -375,3 +378,81 @@ def test_a_pull_whose_consumer_is_moved_by_another_stopping_server_is_sent_again
     assert play.to_server == pull(body=b'{"batch":5,"expires":9750000000}')
     play.server(status(b"409 Consumer Deleted"))
     assert play.to_client == status(b"409 Consumer Deleted")
+
+
+def test_a_server_that_is_lost_before_the_client_goes_on_leaves_the_same_time() -> None:
+    play = lost(holding(failover_hold=5 * SECOND)).at(SECOND).server(NEW + b"PONG\r\n")
+    assert play.restored == 1
+    play.eof(S2C).server(NEW).at(5 * SECOND - 1)
+    assert play.end is None
+    play.at(5 * SECOND)
+    assert play.end is not None
+    assert play.end.cause == "upstream-down"
+
+
+def test_a_publish_above_the_limit_of_what_waits_goes_on_at_the_new_server() -> None:
+    whole = b"PUB a 900000\r\n" + b"x" * 900_000 + b"\r\n"
+    play = lost(holding(queue_bytes=100_000)).client(whole[:200_000])
+    assert play.session.pipes[C2S].full
+    play.server(NEW + b"PONG\r\n").resume()
+    assert not play.session.pipes[C2S].full, "its rest would never be read"
+    play.client(whole[200_000:]).at(1)
+    assert play.to_server == TAKES_503 + b"PING\r\n" + whole
+
+
+def test_a_login_that_the_client_changes_meanwhile_is_not_used_for_what_it_sent_before() -> None:
+    play = lost(holding()).client(b"PUB a 1\r\nx\r\n" + CONNECT.replace(b"{", b'{"user":"other",'))
+    play.server(NEW)
+    assert play.end is not None
+    play.nothing()
+
+
+def test_a_client_that_is_drained_as_its_server_goes_is_not_held() -> None:
+    play = holding()
+    play.session.drain(0)
+    play.do(play.session.take_actions())
+    play.eof(S2C)
+    assert play.end is not None
+    assert play.end.cause == "drained"
+
+
+def test_a_pull_on_a_limited_subscription_does_not_keep_it() -> None:
+    play = holding().client(b"SUB _INBOX.p 1\r\nUNSUB 1 1\r\n" + pull())
+    play.server(b"MSG data 1 $JS.ACK.x 1\r\n1\r\n")
+    assert not play.session.subs
+
+
+def test_secrets_of_the_repeated_login_are_in_no_record() -> None:
+    connect = CONNECT.replace(b"{", b'{"user":"u","pass":"hidden",')
+    play = lost(holding(connect)).server(NEW + b"PONG\r\n").resume()
+    assert play.to_server == connect + b"PING\r\n"
+    assert b"hidden" not in b"".join(bytes(one.data) for one in play.records)
+
+
+def test_a_pull_leaves_a_rule_the_answers_that_it_watches() -> None:
+    play = holding().client(b"SUB _INBOX.p 1\r\n")
+    play.session.watch_subject(S2C, b"_INBOX.p", Need.PAYLOAD)
+    play.client(pull())
+    watches = play.session.pipes[S2C].scanner.watch_subjects
+    assert watches[b"_INBOX.p"] == Need.PAYLOAD
+    play.server(status(b"408 Request Timeout"))
+    assert watches[b"_INBOX.p"] == Need.PAYLOAD
+
+
+def test_a_subscription_that_is_moved_meanwhile_begins_with_its_old_subject() -> None:
+    play = lost(holding().client(b"SUB a 1\r\n"))
+    assert play.to_server
+    play.session.subscriptions.resubscribe([(b"1", b"b")], play.session.rules, 0)
+    play.do(play.session.take_actions())
+    play.server(NEW + b"PONG\r\n").resume()
+    assert play.to_server == TAKES_503 + b"SUB a 1\r\nPING\r\nUNSUB 1\r\nPING\r\nSUB b 1\r\n"
+
+
+def test_another_server_that_does_not_look_at_the_login_vouches_for_nobody() -> None:
+    asks = NEW.replace(b"{", b'{"auth_required":true,')
+    claims = base64.urlsafe_b64encode(b'{"sub":"UABC","iss":"AABC"}').rstrip(b"=")
+    play = Playbook(failover="hold").server(INFO.replace(b"{", b'{"auth_required":true,'))
+    play.client(CONNECT.replace(b"{", b'{"jwt":"e30.%b.x",' % claims) + b"PING\r\n").server(b"PONG\r\n")
+    assert play.session.who.user_by == "server"
+    lost(play).server(NEW + b"PONG\r\n").resume().server(asks)
+    assert play.session.who.user_by == "client"
