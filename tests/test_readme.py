@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,7 @@ from natsproxy.units import MIB, parse_size
 from natsproxy.wire.ops import C2S, S2C
 from tests.kit.accounts import Operator, seed
 from tests.kit.captures import Scribe, write
+from tests.kit.collector import Collector, served
 from tests.kit.documents import DOCUMENTS, ROOT, TEXT, blocks
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
@@ -111,6 +113,18 @@ def admin(nats_server: NatsServer, tmp_path_factory: pytest.TempPathFactory) -> 
         yield str(proxy.wait_for(lambda said: said["event"] == "admin listens")["url"])
 
 
+@pytest.fixture
+def collector() -> Iterator[str]:
+    """Give the URL of a collector."""
+    with served(Collector()) as url:
+        yield url
+
+
+def interrupt(_: float) -> None:
+    """Be a signal in the place of a wait."""
+    raise KeyboardInterrupt
+
+
 @pytest.mark.server
 @pytest.mark.parametrize("line", OURS)
 def test_each_command_runs_as_printed(
@@ -143,6 +157,11 @@ def test_each_command_runs_as_printed(
     line = re.sub(r"--listen (tls://)?127\.0\.0\.1:\d+", r"--listen \g<1>127.0.0.1:0", line)
     line = line.replace("-port=8474", "-port=0")
     line = re.sub(r"127\.0\.0\.1:822[23]", "127.0.0.1:0", line)
+    if "--follow" in line:
+        (tmp_path / "traffic").mkdir()
+        write(tmp_path / "traffic" / "1.ncap", capture.items)
+        monkeypatch.setattr(time, "sleep", interrupt)
+        line = line.replace("http://127.0.0.1:4318", request.getfixturevalue("collector"))
     arguments = shlex.split(line)[1:]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(

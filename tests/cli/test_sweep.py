@@ -335,7 +335,7 @@ def test_a_server_with_tls(swept: Swept, tmp_path: Path) -> None:
         (("--server", "/no/such/server"), "/no/such/server"),
         (("--server", "--only", "01"), "has no finding '01'"),
         (("--server", "--resume"), "has no sweep to resume"),
-        (("--server", "--page", "0.0.0.0:0"), "for this machine alone: not 0.0.0.0:0"),
+        (("--server", "--page", "0.0.0.0:0"), "serves this machine only: give 127.0.0.1, not 0.0.0.0:0"),
         (("--server", "--page", "nowhere"), "--page: "),
         (("--cassette", "x.ncap"), "x.ncap"),
         (("--upstream", "nats://127.0.0.1:1"), "127.0.0.1:1"),

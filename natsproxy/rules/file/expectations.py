@@ -38,6 +38,7 @@ VERDICTS: Final = (
     "hold",
     "stamp",
     "strip",
+    "trace",
     "rewrite",
     "duplicate",
     "reorder",
