@@ -31,6 +31,7 @@ from natsproxy.session.subscriptions import Subscriptions
 from natsproxy.session.values import Act, Redial, Restored
 from natsproxy.wire import encode
 from natsproxy.wire.ops import C2S, Op, op_mask
+from natsproxy.wire.parse import head
 
 _NO_RESPONDERS: Final = build((), code=b"503")
 _PUBLISHES: Final = op_mask(Op.PUB, Op.HPUB)
@@ -109,6 +110,9 @@ class Failover:
     def _refuse_requests(self, connect: Connect, now: int) -> None:
         """Answer the requests that the lost server had."""
         waiting = {frame.reply for frame in self._c2s.outbox.whole_frames(_PUBLISHES, C2S)}
+        begun = self._c2s.open
+        if begun is not None and begun.held is not None and (frame := head(begun.head_in, C2S)) is not None:
+            waiting.add(frame.reply)
         for reply, sid in self._subscriptions.take_requests(waiting):
             if connect.headers and connect.no_responders:
                 answer = encode.msg(reply, sid, headers=_NO_RESPONDERS)

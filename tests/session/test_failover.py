@@ -456,3 +456,12 @@ def test_another_server_that_does_not_look_at_the_login_vouches_for_nobody() -> 
     assert play.session.who.user_by == "server"
     lost(play).server(NEW + b"PONG\r\n").resume().server(asks)
     assert play.session.who.user_by == "client"
+
+
+def test_a_request_that_the_client_has_begun_to_send_meanwhile_gets_no_503() -> None:
+    whole = b"PUB svc _INBOX.a 900000\r\n" + b"x" * 900_000 + b"\r\n"
+    play = holding().client(b"SUB _INBOX.* 1\r\n")
+    lost(play).client(whole[:200_000]).server(NEW).eof(S2C)
+    assert b"503" not in play.to_client
+    play.server(NEW + b"PONG\r\n").resume().client(whole[200_000:]).at(1)
+    assert play.to_server.endswith(whole)
