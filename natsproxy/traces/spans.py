@@ -9,12 +9,12 @@
 
 A message that waits for no answer and no ack is received, any other is processed.  Its parent is the span
 that sent the message, where the recording tells which one that is for certain: by the reply subject of a
-request, by stream and sequence of a stored message, or by a `traceparent` that was added on the way.
-Otherwise it is the span that its `traceparent` names, which the program made.  Without both, it begins a
-trace.
+request, by account, stream, sequence and time of a stored message, or by a `traceparent` that was added on
+the way.  Otherwise it is the span that its `traceparent` names, which the program made.  Without both, it
+begins a trace.
 
 Not shown: pull requests, heartbeats, answers and acks themselves, which end other spans, and frames without a
-peer.  Ids follow from recorder, connection and frame, so that another export of a recording has the same.
+peer.  Ids follow from recorder, connection, frame and its time, so that another export has the same.
 
 Names of attributes are those of OpenTelemetry's conventions for messaging; those of natsproxy begin with
 `nats.`.  Payloads and headers are in none of them.  Every table is bounded.
@@ -25,9 +25,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import Final
 
-from natsproxy.bounded import BoundedDict, K
+from natsproxy.bounded import LIMIT, BoundedDict, K
 from natsproxy.capture.format.connection import ConnectionId
 from natsproxy.capture.format.records import Item
 from natsproxy.capture.read.frames import Query
@@ -35,10 +36,10 @@ from natsproxy.capture.read.segment import BlockRef
 from natsproxy.check.history import DELIVERIES, PUBLISHES, ClientConnection, History, Moment
 from natsproxy.check.requests import asks
 from natsproxy.protocol.identifiers import find_inbox
-from natsproxy.protocol.jetstream import AckKind, ack_kind, api_error
+from natsproxy.protocol.jetstream import AckKind, ApiCall, ack_kind, api_error
 from natsproxy.protocol.template import template
 from natsproxy.protocol.traceparent import SPAN_BYTES, TRACE_BYTES, SpanContext, context_of
-from natsproxy.units import MINUTE
+from natsproxy.units import MINUTE, SECOND
 from natsproxy.wire.ops import C2S, Direction, Op
 
 CLIENT: Final = "client"
@@ -47,8 +48,10 @@ CONSUMER: Final = "consumer"
 LONGEST: Final = 5 * MINUTE
 """A request or a delivery that is open for longer counts as without an answer."""
 Attribute = str | int | bool
-_Stored = tuple[str, int, bytes]
-"""Stream, sequence and subject of a stored message."""
+SKEW: Final = 5 * SECOND
+"""Between the clocks of the server, which says when a message was stored, and of the recording."""
+_Stored = tuple[str, str, int, bytes]
+"""Account, stream, sequence and subject of a stored message."""
 
 
 @dataclass(slots=True)
@@ -80,11 +83,15 @@ class Span:
 
 @dataclass(slots=True)
 class _Open:
-    """A span that is not over.  stored: the message that it delivers.  since: time in the recording (ns)."""
+    """A span that is not over.
+
+    since: time in the recording (ns).  stored: the message that it delivers.  at: Unix ns of its storage.
+    """
 
     span: Span
     since: int
     stored: _Stored | None = None
+    at: int = 0
 
 
 class Tracer:
@@ -96,9 +103,11 @@ class Tracer:
         self._requests: BoundedDict[bytes, _Open] = BoundedDict()
         self._deliveries: BoundedDict[tuple[ConnectionId, bytes], _Open] = BoundedDict()
         self._asked: BoundedDict[bytes, SpanContext] = BoundedDict()
-        self._stored: BoundedDict[_Stored, SpanContext] = BoundedDict()
-        self._stopped: BoundedDict[ConnectionId, tuple[int, Span]] = BoundedDict()
-        """The publish of each connection that did not go on, with its ordinal: another may, in its place."""
+        self._stored: BoundedDict[_Stored, Span] = BoundedDict()
+        self._deleted: BoundedDict[tuple[str, str], int] = BoundedDict()
+        """Unix ns at which a client last deleted each stream of an account: sequences begin anew."""
+        self._stopped: BoundedDict[tuple[ConnectionId, int], _Open] = BoundedDict()
+        """Publishes that did not go on, by ordinal: others may later, in their places."""
 
     def read(self, items: Iterable[tuple[BlockRef, Item]]) -> Iterator[Span]:
         """Yield the spans that are over with the next items of the recording."""
@@ -120,8 +129,7 @@ class Tracer:
             yield from self._of_server(moment)
 
     def _left(self) -> Iterator[Span]:
-        for conn in list(self._stopped):
-            yield from self._settle(conn)
+        yield from self._dropped(_taken(self._stopped))
         for delivery in _taken(self._deliveries):
             yield self._found(delivery)
         for request in _taken(self._requests):
@@ -133,12 +141,10 @@ class Tracer:
 
     def _of_client(self, moment: Moment) -> Iterator[Span]:
         conn, frame = moment.conn, moment.frame
-        replaced = self._stopped.get(conn.id)
-        if replaced is not None and not moment.sent and moment.of == replaced[0]:
-            del self._stopped[conn.id]
-            yield from self._went_on(replaced[1], moment)
-            return
-        yield from self._settle(conn.id)
+        if not moment.sent and moment.of is not None:
+            replaced = self._stopped.pop((conn.id, moment.of), None)
+            if replaced is not None:
+                yield from self._went_on(replaced.span, moment)
         if frame.op not in PUBLISHES or not moment.sent:
             return
         handled = self._deliveries.get((conn.id, frame.subject))
@@ -149,15 +155,20 @@ class Tracer:
 
     def _published(self, moment: Moment) -> Iterator[Span]:
         frame, asking = moment.frame, asks(moment)
-        if not asking and frame.reply and moment.request is not None and moment.request.call is not None:
+        call = None if moment.request is None else moment.request.call
+        if not asking and frame.reply and call is not None:
             return  # a pull
+        if call is not None and call.verb == b"STREAM.DELETE":
+            self._deleted[moment.conn.account, _text(call.stream)] = self._history.began + moment.t
         header = context_of(frame.headers)
         span = self._span(moment, CLIENT if asking else PRODUCER, "request" if asking else "publish", header)
         if asking:
             self._requests[frame.reply] = _Open(span, moment.t)
         if moment.left is None:
             assert moment.ordinal is not None
-            self._stopped[moment.conn.id] = moment.ordinal, span
+            if len(self._stopped) >= LIMIT:
+                yield from self._dropped(islice(_taken(self._stopped), 1))
+            self._stopped[moment.conn.id, moment.ordinal] = _Open(span, moment.t)
         elif not asking:
             span.end = self._history.began + moment.left
             yield span
@@ -186,14 +197,13 @@ class Tracer:
             span.end = self._history.began + moment.t
             yield span
 
-    def _settle(self, conn: ConnectionId) -> Iterator[Span]:
-        """Yield the publish of a connection that did not go on, if nothing did in its place."""
-        _, span = self._stopped.pop(conn, (0, None))
-        if span is None:
-            return
-        span.error = "dropped", "it did not go on to the server"
-        if span.kind != CLIENT:  # a request ends with its answer, which a rule may give
-            yield span
+    def _dropped(self, stopped: Iterable[_Open]) -> Iterator[Span]:
+        """Yield publishes that did not go on, and nothing did in their places."""
+        for publish in stopped:
+            span = publish.span
+            span.error = "dropped", "it did not go on to the server"
+            if span.kind != CLIENT:  # a request ends with its answer, which a rule may give
+                yield span
 
     # -- deliveries
 
@@ -226,13 +236,18 @@ class Tracer:
         before = self._deliveries.pop(key, None)
         if before is not None:
             yield self._found(before)
-        self._deliveries[key] = _Open(span, moment.t, stored)
+        elif len(self._deliveries) >= LIMIT:  # the acks of many consumers never come
+            yield from map(self._found, islice(_taken(self._deliveries), 1))
+        self._deliveries[key] = _Open(
+            span, moment.t, stored, 0 if moment.ack is None else moment.ack.timestamp
+        )
 
     def _sender(self, moment: Moment) -> tuple[SpanContext | None, _Stored | None]:
         """Return the span that sent a message, and the stored message that it is."""
         frame, header = moment.frame, context_of(moment.frame.headers)
         if moment.ack is not None:
-            return header, (_text(moment.ack.stream), moment.ack.stream_seq, frame.subject)
+            stream = _text(moment.ack.stream)
+            return header, (moment.conn.account, stream, moment.ack.stream_seq, frame.subject)
         asked = self._asked.get(frame.reply) if frame.reply else None
         if asked is not None and (header is None or header.trace == asked.trace):
             return asked, None
@@ -242,10 +257,11 @@ class Tracer:
         """End a delivery with its answer, or its ack."""
         span = delivery.span
         if delivery.stored is not None:
-            kind = ack_kind(moment.frame.body) if moment.whole else AckKind.ACK
+            kind = ack_kind(moment.frame.body) if moment.whole else None
             if kind is AckKind.PROGRESS:
                 return
-            span.attributes["nats.ack"] = kind.value
+            if kind is not None:
+                span.attributes["nats.ack"] = kind.value
             if kind in (AckKind.NAK, AckKind.TERM):
                 span.error = kind.value, "the consumer did not accept the message"
         del self._deliveries[moment.conn.id, moment.frame.subject]
@@ -255,19 +271,32 @@ class Tracer:
     def _found(self, delivery: _Open) -> Span:
         """Return the span of a delivery, below the one that stored its message if that is known by now."""
         span = delivery.span
-        stored = None if delivery.stored is None else self._stored.get(delivery.stored)
-        if stored is not None and (span.parent is None or span.parent.trace == stored.trace):
-            span.parent = stored
-            span.context = span.context._replace(trace=stored.trace)
+        publish = None if delivery.stored is None else self._stored.get(delivery.stored)
+        if publish is None or not self._is_of(publish, delivery):
+            return span
+        if span.parent is None or span.parent.trace == publish.context.trace:
+            span.parent = publish.context
+            span.context = span.context._replace(trace=publish.context.trace)
         return span
+
+    def _is_of(self, publish: Span, delivery: _Open) -> bool:
+        """Tell whether a delivery is of what a publish stored, not of a message in another stream."""
+        assert delivery.stored is not None
+        deleted = self._deleted.get(delivery.stored[:2])
+        if deleted is not None and publish.start <= deleted <= delivery.span.start:
+            return False
+        return publish.start - SKEW <= delivery.at <= publish.end + SKEW
 
     # -- answers
 
     def _answered(self, moment: Moment) -> Iterator[Span]:
-        request = self._requests.pop(moment.frame.subject, None)
+        request = self._requests.get(moment.frame.subject)
         if request is None or moment.left is None:
             return
         span = request.span
+        if span.conn is not moment.conn and span.conn.until is None:
+            return  # the copy of an observer
+        del self._requests[moment.frame.subject]
         span.end, span.error = self._history.began + moment.left, None
         ack = moment.request.ack if moment.request is not None else None
         if moment.status is not None:
@@ -280,8 +309,8 @@ class Tracer:
             else:
                 span.attributes |= {"nats.stream": ack.stream, "nats.stream_sequence": ack.seq}
                 if not ack.duplicate:
-                    self._stored[ack.stream, ack.seq, span.subject] = span.context
-        elif moment.whole and moment.request is not None and moment.request.call is not None:
+                    self._stored[moment.conn.account, ack.stream, ack.seq, span.subject] = span
+        elif moment.whole and moment.request is not None and _tells_errors(moment.request.call):
             error = api_error(moment.frame.body)
             if error is not None:
                 span.error = str(error.err_code or error.code), error.description
@@ -295,6 +324,7 @@ class Tracer:
 
     def _overdue(self, now: int) -> Iterator[Span]:
         """Yield what is open for too long."""
+        yield from self._dropped(_taken(self._stopped, now - LONGEST))
         for delivery in _taken(self._deliveries, now - LONGEST):
             yield self._found(delivery)
         for request in _taken(self._requests, now - LONGEST):
@@ -304,12 +334,10 @@ class Tracer:
 
     def _span(self, moment: Moment, kind: str, operation: str, parent: SpanContext | None) -> Span:
         frame, conn, sent = moment.frame, moment.conn, moment.sent
-        own = blake2b(
-            b"%s%d.%d.%d.%d" % (conn.id.recorder, conn.id.number, moment.direction, sent, moment.ordinal or 0)
-        )
-        ids = own.digest()
-        trace = ids[:TRACE_BYTES] if parent is None else parent.trace
         start = self._history.began + moment.t
+        place = conn.id.recorder, conn.id.number, moment.direction, sent, moment.ordinal or 0, start
+        ids = blake2b(b"%s%d.%d.%d.%d.%d" % place).digest()
+        trace = ids[:TRACE_BYTES] if parent is None else parent.trace
         attributes: dict[str, Attribute] = {
             "messaging.system": "nats",
             "messaging.operation.name": operation,
@@ -351,6 +379,11 @@ def _taken(table: BoundedDict[K, _Open], before: int | None = None) -> Iterator[
             return
         del table[key]
         yield first
+
+
+def _tells_errors(call: ApiCall | None) -> bool:
+    """Tell whether an error of a call is in the body of its answer, which is not a message of a stream."""
+    return call is not None and call.verb != b"DIRECT.GET"
 
 
 def _text(raw: bytes) -> str:

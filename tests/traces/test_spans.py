@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from natsproxy import bounded
 from natsproxy.capture.read.frames import Query
 from natsproxy.protocol.traceparent import SpanContext
+from natsproxy.traces import spans as traced
 from natsproxy.units import MILLISECOND
 from natsproxy.wire.ops import S2C
 from tests.check.kit import HEAD
@@ -61,6 +63,30 @@ CASES = {
         STORED.replace('"seq":7', '"seq":8') + DELIVERED + f"b > PUB {ACK}\n",
         ["asker producer publish s.new 2ms", "worker consumer process s.new 5ms"],
     ),
+    "a stream that was made anew": (
+        STORED + f"a > PUB $JS.API.STREAM.DELETE.S {INBOX}.2\na > PUB s.new\n  | two\n"
+        f'a < MSG {INBOX}.2 1\n  json {{"success":true}}\n' + DELIVERED + f"b > PUB {ACK}\n",
+        [
+            "asker producer publish s.new 2ms",
+            "asker producer publish s.new 0ms",
+            "asker client request $JS.API.STREAM.DELETE.S 0ms",
+            "worker consumer process s.new 5ms",
+        ],
+    ),
+    "stored an hour before": (
+        STORED + (DELIVERED + f"b > PUB {ACK}\n").replace("1795340332", "1795336732"),
+        ["asker producer publish s.new 2ms", "worker consumer process s.new 5ms"],
+    ),
+    "an observer gets a copy of the answer": (
+        ASK + f"b > SUB _INBOX.> 2\nb < MSG {INBOX}.1 2\n  | 42\n@ +0.005s\na < MSG {INBOX}.1 1\n  | 42\n",
+        ["asker client request quotes 5ms"],
+    ),
+    "a stored message that looks like an error": (
+        f"a > SUB {INBOX}.* 1\na > PUB $JS.API.DIRECT.GET.S.s.new {INBOX}.1\n@ +0.001s\n"
+        f"a < HMSG {INBOX}.1 1\n  NATS/1.0\n  Nats-Stream: S\n"
+        '  json {"error":{"code":404,"err_code":10059,"description":"mine"}}\n',
+        ["asker client request $JS.API.DIRECT.GET.S.s.new 1ms"],
+    ),
     "not stored": (
         STORED.replace(
             '"stream":"S","seq":7',
@@ -95,7 +121,7 @@ CASES = {
     ),
     "dropped": (
         "a > PUB a.new\n  * not passed\n  | one\na > PUB a.old\n  | two\n",
-        ["asker producer publish a.new 0ms !dropped", "asker producer publish a.old 0ms"],
+        ["asker producer publish a.old 0ms", "asker producer publish a.new 0ms !dropped"],
     ),
 }
 
@@ -118,6 +144,15 @@ def test_one_reply_subject_for_many_messages_tells_no_sender(tmp_path: Path) -> 
     assert "below 0" in "".join(shown(spans(written(tmp_path, once))))
 
 
+def test_more_deliveries_than_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of consumers that never ack: each has its span."""
+    for module in (bounded, traced):
+        monkeypatch.setattr(module, "LIMIT", 4)
+    text = "".join(DELIVERED.replace(".1.7.1.", f".1.{seq}.{seq}.") for seq in range(1, 10))
+    found = [span.attributes["nats.stream_sequence"] for span in spans(written(tmp_path, text))]
+    assert found == list(range(1, 10))
+
+
 def test_open_for_too_long(tmp_path: Path) -> None:
     """It is over when the recording goes on for minutes, not at its end."""
     text = ASK + DELIVERED + "@ +301s\na > PUB a.new\n"
@@ -132,6 +167,15 @@ def test_ids_are_those_of_another_export(tmp_path: Path) -> None:
     first, second = ([(span.context, span.parent) for span in spans(path)] for _ in range(2))
     assert first == second
     assert len({context.span for context, _ in first}) == len(first) == 2
+
+
+def test_ids_of_two_texts_differ(tmp_path: Path) -> None:
+    """Texts have no recorder, so all have the same one."""
+    path = written(tmp_path, STORED)
+    (first,) = spans(path)
+    path.write_text(path.read_text().replace("2026-11-22", "2026-11-23", 1))
+    (second,) = spans(path)
+    assert first.context.trace != second.context.trace
 
 
 def test_a_choice_of_spans(tmp_path: Path) -> None:
