@@ -3,7 +3,8 @@
 The packages of OpenTelemetry encode and send.  They obey the variables that all its exporters know, such as
 `OTEL_EXPORTER_OTLP_HEADERS`, `_CERTIFICATE`, `_COMPRESSION` and `_TIMEOUT`, and `OTEL_RESOURCE_ATTRIBUTES`.
 
-The service of a span is the client's name, as its CONNECT has it, so that a backend draws who talks to whom.
+The service of a span is the client's name, as its CONNECT has it, so that a backend draws who talks to whom;
+the run of the recorder is the instance.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ BATCH: Final = 512
 """Spans of one request, or line, as OpenTelemetry's own batches have."""
 _KINDS: Final = {CLIENT: SpanKind.CLIENT, PRODUCER: SpanKind.PRODUCER, CONSUMER: SpanKind.CONSUMER}
 _UNNAMED: Final = "nats client"
+_SERVICE: Final = ("service.name", "service.instance.id")
 _SCOPE: Final = InstrumentationScope("natsproxy")
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
@@ -113,12 +115,13 @@ def _batches(spans: Iterable[Span]) -> Iterator[list[Span]]:
 
 def _readable(batch: Iterable[Span]) -> list[ReadableSpan]:
     """Return spans as the SDK has them."""
-    resources: dict[str, Resource] = {}
+    resources: dict[tuple[str, str], Resource] = {}
     readable = []
     for span in batch:
-        service = span.conn.connect.name or _UNNAMED
+        service = span.conn.connect.name or _UNNAMED, span.conn.id.recorder.hex()
         if service not in resources:
-            resources[service] = Resource.create({"service.name": service})
+            # Without an instance the SDK makes one up, another one for each batch.
+            resources[service] = Resource.create(dict(zip(_SERVICE, service, strict=True)))
         status, attributes = Status(StatusCode.UNSET), dict(span.attributes)
         if span.error is not None:
             attributes["error.type"], text = span.error

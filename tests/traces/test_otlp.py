@@ -161,6 +161,14 @@ def test_a_file(tmp_path: Path) -> None:
     assert set(below) < {span["spanId"] for span in spans}
 
 
+def test_another_export_is_the_same() -> None:
+    """By another process, too."""
+    path = str(RECORDED / "jetstream-v1.1.ncap")
+    command = [sys.executable, "-m", "natsproxy", "capture", "export", path, "--otlp", "-"]
+    first, second = (subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2))
+    assert first == second != b""
+
+
 def test_a_choice_of_spans(tmp_path: Path) -> None:
     out = tmp_path / "traces.jsonl"
     done = export(
