@@ -244,12 +244,21 @@ def web() -> Iterator[HTTPServer]:
         thread.join()
 
 
+@pytest.fixture(scope="module")
+def _vcr() -> None:
+    """Import what records HTTP before `pytester` looks at the modules: those after it are forgotten again.
+
+    `requests` is not usable in a process where a part of it, `http.cookiejar`, was imported twice.
+    """
+    for name in ("pytest_recording.plugin", "vcr.serializers.yamlserializer"):
+        pytest.importorskip(name)
+
+
+@pytest.mark.usefixtures("_vcr")
 def test_a_test_may_use_a_cassette_of_http_too(
     pytester: pytest.Pytester, nats_server: NatsServer, web: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In either order of fixtures; both are in one folder, and play where neither server is reached."""
-    for name in ("pytest_recording.plugin", "vcr.serializers.yamlserializer"):
-        pytest.importorskip(name)
     pytester.makepyfile(
         test_both=f"""
         import pytest
