@@ -141,27 +141,32 @@ cdef inline bint is_delivery(const unsigned char *p, const Message *message) noe
     )
 
 
-cdef inline void account(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
-    """Count a delivery where its sid is counted, and keep the awaited answers up to date."""
+cdef inline void _delivered(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
+    """Count a delivery, and take an answer from those that are awaited."""
     cdef const Line *line = &message.line
     cdef Entry *entry
-    cdef int reply = message.first_size - 1
     cdef Py_ssize_t ticket
-    if watch.s2c and watch.tallies != NULL and watch.tallies.count and is_delivery(p, message):
+    if watch.tallies != NULL and watch.tallies.count and is_delivery(p, message):
         entry = table_find(watch.tallies, &p[line.start[1]], line.stop[1] - line.start[1])
         if entry != NULL:
             entry.value += 1
-    if watch.awaited == NULL:
-        return
+    if watch.awaited != NULL and watch.awaited.count:
+        entry = table_find(watch.awaited, &p[line.start[0]], line.stop[0] - line.start[0])
+        if entry != NULL:
+            ticket = entry.value
+            table_remove(watch.awaited, entry)
+            if ticket and watch.meter != NULL:
+                watch.meter.answered(watch.meter, ticket, watch.now, not is_delivery(p, message))
+
+
+cdef inline void account(const unsigned char *p, const Watch *watch, const Message *message) noexcept nogil:
+    """Count a delivery where its sid is counted, and keep the awaited answers up to date."""
+    cdef const Line *line = &message.line
+    cdef int reply = message.first_size - 1
     if watch.s2c:
-        if watch.awaited.count:
-            entry = table_find(watch.awaited, &p[line.start[0]], line.stop[0] - line.start[0])
-            if entry != NULL:
-                ticket = entry.value
-                table_remove(watch.awaited, entry)
-                if ticket and watch.meter != NULL:
-                    watch.meter.answered(watch.meter, ticket, watch.now, not is_delivery(p, message))
-    elif message.has_reply:
+        if watch.tallies != NULL or watch.awaited != NULL:
+            _delivered(p, watch, message)
+    elif message.has_reply and watch.awaited != NULL:
         _note(
             watch,
             &p[line.start[0]], line.stop[0] - line.start[0],
@@ -216,7 +221,8 @@ cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t
     Neighbours mostly have the same control line: that is read, and asked about, once.
     """
     cdef Message *message = &passed.message
-    cdef Py_ssize_t last = -1, line_size = 0  # where the last control line stands that was read
+    cdef Py_ssize_t read = -1, line_size = 0    # where the control line stands that `message` was read from
+    cdef Py_ssize_t by = 0, end                 # the frame here is `by` behind that line, and ends at `end`
     memset(passed.counted, 0, sizeof(passed.counted))
     passed.frames = 0
     passed.ops = 0
@@ -233,33 +239,35 @@ cdef inline void pass_messages(const unsigned char *p, Py_ssize_t at, Py_ssize_t
             at += 5
             continue
         passed.stop = AT_OTHER
-        if last >= 0 and length - at >= line_size and memcmp(&p[at], &p[last], line_size) == 0:
-            _shift(message, at - last)
-            last = at
-            if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
+        if read >= 0 and length - at >= line_size and memcmp(&p[at], &p[read], line_size) == 0:
+            by = at - read
+            end = message.end + by
+            if end <= length and (p[end - 2] != 13 or p[end - 1] != 10):
                 break
         else:
             if not message_at(p, at, length, watch, message):
                 break
-            if message.end <= length and (p[message.end - 2] != 13 or p[message.end - 1] != 10):
+            by, end = 0, message.end
+            if end <= length and (p[end - 2] != 13 or p[end - 1] != 10):
                 break
             if is_wanted(p, watch, message):
-                if message.end <= length and not is_too_large(watch, message):
+                if end <= length and not is_too_large(watch, message):
                     passed.stop = AT_WANTED
                 break
             if is_system(p, message):
                 if watch.stop_at_system:
                     break
                 passed.odd = True
-            last = at
+            read = at
             line_size = message.line.end - at
-        if message.end > length:
+        if end > length:
+            _shift(message, by)
             passed.stop = AT_OPEN
             break
-        account(p, watch, message)
+        account(&p[by], watch, message)
         passed.counted[message.op] += 1
         passed.ops |= 1 << message.op
         passed.frames += 1
-        at = message.end
+        at = end
         passed.stop = AT_END
     passed.at = at
