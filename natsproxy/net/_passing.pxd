@@ -24,4 +24,6 @@ cdef class Passing:
     cdef Py_ssize_t pass_on(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil
     cdef void send(self, Leg *leg, const unsigned char *p, Py_ssize_t size, bint more) noexcept nogil
     cdef void flush(self, Leg *leg) noexcept nogil
+    cdef void take_over(self, Flow *flow) noexcept nogil
+    cdef void let_go(self, Flow *flow) noexcept nogil
     cdef void drop_record(self, Flow *flow) noexcept nogil

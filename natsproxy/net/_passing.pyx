@@ -70,6 +70,16 @@ cdef class Passing:
             send_to(leg, self.out, self.out_size)
             self.out_size = 0
 
+    cdef void take_over(self, Flow *flow) noexcept nogil:
+        """Count the record of an open frame here: its connection comes from another thread."""
+        if flow.record != NULL:
+            self.open_room -= flow.open_size
+
+    cdef void let_go(self, Flow *flow) noexcept nogil:
+        """Count the record of an open frame here no more: its connection goes to another thread."""
+        if flow.record != NULL:
+            self.open_room += flow.open_size
+
     cdef void drop_record(self, Flow *flow) noexcept nogil:
         """Give back the room of an open frame's record."""
         if flow.record != NULL:

@@ -576,6 +576,8 @@ cdef class Plane:
         c2s.away = s2c.away = False
         c2s.pending |= c2s.fired  # the session is to know that
         s2c.pending |= s2c.fired
+        self.passing.take_over(c2s)
+        self.passing.take_over(s2c)
         self._arm(c2s.source, ALL)  # what came meanwhile is an event again
         self._arm(s2c.source, ALL)
         self.make_ready(c2s)
@@ -602,6 +604,8 @@ cdef class Plane:
         self._arm(s2c.source, EPOLLET)
         c2s.away = s2c.away = True
         c2s.streak = s2c.streak = 0
+        self.passing.let_go(c2s)
+        self.passing.let_go(s2c)
         if not self._give_to(<Worker>self.each[c2s.home - 1], c2s):
             self._take_back(c2s)
             c2s.streak = s2c.streak = -PAUSE

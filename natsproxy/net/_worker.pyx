@@ -123,8 +123,7 @@ cdef class Worker:
             return False
         for i in range(2):
             flow = twin_of(c2s) if i else c2s
-            if flow.record != NULL:
-                self.passing.open_room -= flow.open_size
+            self.passing.take_over(flow)
             self.make_ready(flow)
         self.nudge()
         return True
@@ -142,8 +141,7 @@ cdef class Worker:
             epoll_ctl(self.fd, EPOLL_CTL_DEL, flow.source.fd, NULL)
             remove_ready(&self.ready, flow)
             flow.posted = False
-            if flow.record != NULL:
-                self.passing.open_room += flow.open_size
+            self.passing.let_go(flow)
             if flow.reports:
                 before, each = NULL, self.passing.reports
                 while each != flow:

@@ -26,6 +26,7 @@ _plane: Any = pytest.importorskip("natsproxy.net._plane")
 
 FRAME = b"PUB a 1\r\nx\r\n"
 IDLE, MORE, LOOP = range(3)
+ROOM = 1 << 20  # bytes of open frames that each thread records
 LONG = 1 << 60  # ns: a step ends when nothing is left to do
 
 
@@ -76,8 +77,8 @@ class Relay:
 class Rig:
     """A plane, and the peers of its connections."""
 
-    def __init__(self) -> None:
-        self.plane = _plane.Plane(0, 1 << 20, 1 << 20)
+    def __init__(self, workers: int = 0) -> None:
+        self.plane = _plane.Plane(0, ROOM * (1 + workers), 2 * ROOM, workers, 1)
         self.plane.recorded = lambda: None
         self._open: list[socket.socket] = []
 
@@ -426,3 +427,51 @@ def test_gathered_bytes_are_a_backlog_until_they_go_out(rig: Rig) -> None:
     assert backlogs == [6]
     assert relay.connection.server.backlog == 0
     assert server_peer.recv(100) == b"PING\r\n" + FRAME
+
+
+@pytest.mark.parametrize("begins", ["here", "there"])
+def test_the_room_of_open_frames_goes_along_with_a_connection(begins: str) -> None:
+    """A frame begins on one thread and ends on another; both have all of their room after it, and no more."""
+    rig = Rig(workers=1)
+    thread = threading.Thread(target=rig.plane.workers[0].run)
+    thread.start()
+    try:
+        rig.plane.set_builder(builder := BlockBuilder())
+        builder.begin(0, 0)
+        relay, client, server = rig.connect()
+        relay.clear(recording=True)
+
+        def passes(part: bytes) -> None:
+            for at in range(0, len(part), 1 << 15):
+                client.sendall(piece := part[at : at + (1 << 15)])
+                left = len(piece)
+                while left:
+                    rig.run()
+                    assert relay.told == []
+                    with suppress(BlockingIOError):
+                        left -= len(server.recv(left))
+
+        body = bytes(ROOM // 4)
+        head = b"PUB a %d\r\n" % len(body)
+        for _ in range(10):  # after a read a connection goes to the worker
+            rig.plane.recall_all()
+            if begins == "there":
+                passes(FRAME)
+            passes(head + body)
+            if begins == "there":
+                rig.plane.recall_all()
+            passes(b"\r\n")
+        rig.plane.recall_all()
+        for size, told in ((ROOM // 2, False), (ROOM + 1, True)):
+            head = b"PUB a %d\r\n" % size
+            client.sendall(head)
+            rig.run()
+            rig.plane.recall_all()
+            assert relay.told == [(C2S, head)] * told
+            if not told:
+                passes(bytes(size) + b"\r\n")
+                rig.plane.recall_all()
+    finally:
+        rig.plane.workers[0].stop()
+        thread.join()
+        rig.close()
