@@ -70,7 +70,7 @@ class Pumps:
         self._flushing = [False, False]  # whether a task of its own flushes, by direction
 
     def take(self, direction: int) -> Passed | None:
-        """Return None: nothing passes without the session."""
+        """Return None: every frame goes through the session."""
         return None
 
     def update(self, *, recording: bool) -> None:

@@ -1,4 +1,4 @@
-"""Clients that arrive: no more of them log in at once than can be served in time, and the others wait.
+"""Arriving clients: no more of them log in at once than can be served in time; the others wait in line.
 
 Many clients come at once after a restart, and each gives up after two seconds or so.  If all of them were
 served at once, each would wait for all the others, and most of the work would be for clients that left.
@@ -10,7 +10,7 @@ Theory
 2. The limit follows a measurement: the time that a dial takes, until the server's INFO is there.  Where it is
    longer than `SLOW` beyond twice the time without load, there are too many; where it is not, and others
    wait, there may be more.  Time that a client takes does not count: it may be far away.
-3. Those that must wait are accepted and get no byte.  They stand in a line by address, and the addresses take
+3. Those that must wait are accepted but get no byte.  They stand in a line by address, and the addresses take
    turns, so that a client that connects in a loop delays only those of its own address.  The line is bounded;
    behind it there is the kernel's queue, which is first come, first served.
 4. A *storm* begins when a client has to wait, and is over when nobody has for `QUIET`.  One in which somebody
@@ -152,7 +152,7 @@ class Arrivals:
             self._last = now
             self._came += 1
             self.longest = max(self.longest, now - waiting.since)
-        if has_left(waiting.client):  # it may have come again: work for it would delay the others
+        if has_left(waiting.client):  # it may be back already: serving it delays others
             self._left += self._since is not None
             waiting.client.close()
             self._gone(str(address_of(waiting.host, waiting.port)))
@@ -234,7 +234,7 @@ class Arrivals:
     def _begin_next(self) -> bool:
         """Let the next client begin; return whether another one may, once open connections had a turn.
 
-        Those that have left are let go for a time slice.
+        Clients of the line that have left are closed, for a time slice at most.
         """
         now, until = self._clock(), time.perf_counter_ns() + LENGTH
         while self._waiting and self._has_room(now):

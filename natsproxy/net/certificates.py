@@ -1,6 +1,6 @@
-"""When certificates expire: Python's `ssl` tells it of verified peers only, and not of our own.
+"""When certificates expire: Python's `ssl` tells that of verified peers only, not of our own.
 
-So the few bytes around it are read here: a certificate is SEQUENCE { SEQUENCE { [0] version, serial number,
+So the date is read from the DER here: a certificate is SEQUENCE { SEQUENCE { [0] version, serial number,
 algorithm, issuer, SEQUENCE { not before, not after }, ... } } in DER (RFC 5280, 4.1).
 """
 

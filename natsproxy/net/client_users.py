@@ -4,8 +4,8 @@ A check takes 50 to 100 ms of a processor, so it is done in a thread, and at mos
 checks: the others are for traffic.  bcrypt releases the interpreter lock meanwhile.  One check of a client
 address waits or runs at a time, so a flood from one address keeps nobody else from logging in.
 
-Refusing an unknown user takes as long as checking a known one, and the same time at each attempt: the
-password is compared with the hash of another user.
+An unknown user is refused in the time that checking a known one takes, at each attempt: the password
+is compared with the hash of another user.
 """
 
 from __future__ import annotations

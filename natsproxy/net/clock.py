@@ -34,7 +34,7 @@ class BlockClocks:
     """The two clocks of a capture's blocks: trio's, and the wall clock (Unix).
 
     The offset between the two is kept until the wall clock was moved by more than `STEADY`: so times in
-    different blocks differ by what they did on trio's clock, and latencies across blocks are exact.
+    different blocks differ exactly as on trio's clock, and latencies across blocks are exact.
     """
 
     STEADY: Final = 100_000

@@ -149,7 +149,7 @@ class Connections:
     async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
         """Serve one connection to its end.  conn: its number, counted from 1."""
         opened, peer = now_ns(), leg.peer
-        end: End | None = _CANCELLED  # without a session; stays where we are
+        end: End | None = _CANCELLED  # the end if this task is cancelled before there is a session
         try:
             with self._limits.opening():
                 client, facts = await self._opening.open(leg, listener)
@@ -179,7 +179,7 @@ class Connections:
         if (tls := accepted.facts.tls) is not None and not tls.secured:
             tls.on_secured = session.secured  # the handshake comes after INFO
         record = self._recording.open(conn, session)
-        end = _CANCELLED  # stays where we are
+        end = _CANCELLED  # the end if this task is cancelled
         exceeded = self._limits.enter(peer)
         try:
             if exceeded is not None:
@@ -318,7 +318,7 @@ class Connections:
 
     def _session(self, accepted: Accepted) -> Session:
         settings = self._session_settings.for_client(accepted.listener, accepted.facts)
-        if self.layers is not None:  # they lie over the legs from beginning to end
+        if self.layers is not None:  # layers cannot move to another server leg
             settings = replace(settings, failover="close")
         return Session(
             settings,
@@ -369,7 +369,7 @@ class Connections:
         )
         if endpoint is not None and end.cause in close_reasons.BY_SERVER and not session.server_error:
             self._server_ends.count(endpoint)
-        self.relays.pop(conn, None)  # last: whoever hears of the end may still look at it
+        self.relays.pop(conn, None)  # last: subscribers to the end may still look it up
         session.dispose()
         self._closed.set()
 

@@ -1,4 +1,4 @@
-"""The deadlines of all connections: one task waits for the earliest, and calls the connection that it is of.
+"""The deadlines of all connections: one task waits for the earliest and calls its connection.
 
 A task for each, with a scope, would cost a new connection a tenth of its time.  The calls are made in rounds:
 a connection with more work than a time slice has goes behind those that are due as well.
@@ -37,7 +37,7 @@ class HasDeadline(Protocol):
 class Deadlines:
     """Calls connections at their deadlines.
 
-    timed: the connections by their numbers; one that has left it is called no more.
+    timed: the connections by their numbers; one that was taken out is not called any more.
     """
 
     def __init__(self, timed: Mapping[int, HasDeadline]) -> None:
@@ -86,7 +86,7 @@ class Deadlines:
         entries, until = self._entries, now_ns() + EARLY
         found: list[HasDeadline] = []
         while entries and ((timed := self._current(*entries[0])) is None or entries[0][0] <= until):
-            heappop(entries)  # those that are out of date, too: else each of them would end a wait
+            heappop(entries)  # also those that are out of date, or each would cause a wake-up
             if timed is not None:
                 timed.due = NEVER
                 found.append(timed)

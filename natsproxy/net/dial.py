@@ -1,6 +1,6 @@
 """Dialling a server: one attempt at one address (`Dialer`), and the race of several attempts (`Race`).
 
-A dial leads from the TCP connection to the first line of the server, INFO.
+A dial goes from the TCP connection to the server's first line, INFO.
 
 The steps in their order: connect, the PROXY protocol header, TLS where that is first, the upgrade to
 WebSocket, the first line, TLS after it where the server requires it or the upstream is tls://.  A step that
@@ -44,7 +44,7 @@ from natsproxy.units import format_duration
 
 _LONGEST_LINE = 1 << 20  # bytes of the first line
 _HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
-_SIGN_TIMEOUT = 0.2  # seconds for the sign that a server accepted our certificate; less than a race's SLOW
+_SIGN_TIMEOUT = 0.2  # seconds in which a server may show that it accepted our certificate; less than SLOW
 _HANDSHAKE_FIRST = "name it tls://, and set upstream-tls-handshake-first"
 _PING = b"PING\r\n"
 _OURSELVES = ClientFacts("127.0.0.1:0", Address("127.0.0.1", 0))
@@ -81,7 +81,7 @@ class Dialer:
         self._shortage = shortage
         self._contexts = contexts
         self.expiries: BoundedDict[Endpoint, int] = BoundedDict()
-        # Once it is known; the addresses behind a name may change for ever.
+        # Only what is known; bounded, since the addresses behind a name may keep changing.
         self._speaks_tls: BoundedDict[Endpoint, bool] = BoundedDict()
         self._gives_no_sign: BoundedDict[Endpoint, bool] = BoundedDict()  # see `_wait_for_sign`
         self._refuses_ping: BoundedDict[Endpoint, None] = BoundedDict()  # before CONNECT
@@ -103,9 +103,9 @@ class Dialer:
                     attempt.leg = None
                     return dialled
         except OSError as error:
-            if error.errno in ERRNOS:  # the server has done nothing
+            if error.errno in ERRNOS:  # the shortage is ours, not the server's
                 raise OwnShortage(self._shortage.met(error)) from None
-            self._speaks_tls.pop(endpoint, None)  # it may be another server next
+            self._speaks_tls.pop(endpoint, None)  # the next one at this address may be another server
             raise NoServer(f"cannot connect to {endpoint}: {os.strerror(error.errno or 0)}") from None
         except LegLost as lost:
             raise NoServer(f"{endpoint}: {lost}") from None
@@ -127,24 +127,24 @@ class Dialer:
             leg.write(proxy_protocol.header(version, client.peer, client.local))
         tls_first = server.tls and (server.websocket or self._settings.upstream_tls.handshake_first)
         if tls_first:
-            attempt.failure = f"{endpoint} does not end its TLS handshake in {within}"
+            attempt.failure = f"{endpoint} did not complete the TLS handshake in {within}"
             leg = await self._secured(endpoint, leg)
         if server.websocket:
-            attempt.failure = f"{endpoint} answers no WebSocket upgrade in {within}"
+            attempt.failure = f"{endpoint} did not answer the WebSocket upgrade in {within}"
             leg = await self._with_websocket(leg, endpoint, client)
         attempt.silent = not (tls_first or server.websocket)
-        attempt.failure = f"{endpoint} accepts connections and sends no INFO in {within}"
+        attempt.failure = f"{endpoint} accepts connections but sent no INFO in {within}"
         greeting = await _first_line(leg)
         if not greeting:
-            attempt.failure = f"{endpoint} closes connections before its INFO"
+            attempt.failure = f"{endpoint} closes connections before sending INFO"
             return None
         self._speaks_tls[endpoint] = attempt.silent = False
         info = parse_greeting(greeting) or Info()
         if tls_first or server.websocket or not (info.tls_required or server.tls):
             return Dialled(endpoint, leg, greeting, tls_first)
-        attempt.failure = f"{endpoint} does not end its TLS handshake in {within}"
+        attempt.failure = f"{endpoint} did not complete the TLS handshake in {within}"
         if not (info.tls_required or info.tls_available):
-            raise NoServer(f"{endpoint} offers no TLS, and the upstream is {server}")
+            raise NoServer(f"{endpoint} does not offer TLS, which the upstream {server} requires")
         secured = await self._upgraded(endpoint, leg, greeting)
         if info.tls_verify:
             await self._wait_for_sign(endpoint, secured)
@@ -153,7 +153,7 @@ class Dialer:
     async def _ask(self, dialled: Dialled, attempt: _Attempt) -> None:
         """Wait for an answer to PING, where a server takes one before CONNECT, or for the connection's end.
 
-        Only silence counts against a server: it is frozen.
+        Only silence counts against a server: one that says nothing at all is frozen.
         """
         endpoint, info = dialled.endpoint, parse_greeting(dialled.greeting)
         if (
@@ -163,9 +163,9 @@ class Dialer:
             or endpoint in self._refuses_ping
         ):
             return
-        if dialled.unheard is not None:  # its handshake was an answer, and what it says next is `Upstreams`'
+        if dialled.unheard is not None:  # the handshake was an answer; `Upstreams` reads on
             return
-        attempt.failure = f"{endpoint} sends INFO and answers no PING in {self._within}"
+        attempt.failure = f"{endpoint} sent INFO but did not answer PING in {self._within}"
         with suppress(LegLost):
             dialled.leg.write(_PING)
             if (await dialled.leg.receive()).startswith(b"-ERR"):  # another proxy's server may want a login
@@ -185,7 +185,7 @@ class Dialer:
     async def _upgraded(self, endpoint: Endpoint, leg: AnyLeg, greeting: bytes) -> TlsLeg:
         """Return a leg with TLS after INFO.  Raises LegLost, and NoServer where the server says -ERR instead.
 
-        A server that has too many connections does that, in plain text.
+        A server at its connection limit sends one, in plain text.
         """
         secured = self._tls_leg(endpoint, leg)
         said = greeting.partition(b"\n")[2]
@@ -200,7 +200,7 @@ class Dialer:
         line = said.partition(b"\n")[0]
         if line.startswith(b"-ERR"):
             raise NoServer(f"{endpoint} refuses connections: {err_text(line[4:])}")
-        raise NoServer(f"{endpoint} answers the TLS handshake with plain text")
+        raise NoServer(f"{endpoint} answered the TLS handshake in plain text")
 
     async def _secured(self, endpoint: Endpoint, leg: AnyLeg) -> AnyLeg:
         """Return a leg with TLS.  Raises LegLost."""
@@ -321,7 +321,7 @@ async def _first_line(leg: AnyLeg) -> bytes:
 def _client_hello() -> bytes:
     out = ssl.MemoryBIO()
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), out, server_hostname="nats")
-    with suppress(ssl.SSLWantReadError):  # it waits for an answer that it will not be given
+    with suppress(ssl.SSLWantReadError):  # it wants the server's answer, which nobody feeds it
         client.do_handshake()
     return out.read()
 
@@ -329,11 +329,11 @@ def _client_hello() -> bytes:
 SLOW: Final = 0.25
 """The seconds after which a dial no longer holds up the next one."""
 GOOD, LAME, REFUSED = range(3)
-"""The worth of a server that greets, best first."""
+"""The usability of a server that greets, best first."""
 
 
 def worth(dialled: Dialled) -> tuple[int, str]:
-    """Return what a server that greets is worth, and the reason if it is `REFUSED`."""
+    """Return how usable a server that greets is, and the reason if it is `REFUSED`."""
     info, endpoint = parse_greeting(dialled.greeting), dialled.endpoint
     why = why_unusable(info) if info is not None else "it is no NATS server: its first line is no INFO"
     if info is None or why is not None:
@@ -385,7 +385,7 @@ class Race:
             # A leg that is returned goes on the plane, which closes once everything is cancelled.
             await trio.lowlevel.checkpoint_if_cancelled()
             best = self._greeted[min(self._greeted)] if self._greeted else None
-        finally:  # a cancellation, too, leaves no socket behind
+        finally:  # on cancellation, too
             for one in self._greeted.values():
                 if one is not best:
                     one.leg.close()
@@ -401,7 +401,7 @@ class Race:
             return endpoints
         if not await self._try(first, SLOW if others else inf):
             self._is_slow(first)
-            return [*others, first]  # it is dialled anew: it may be the only one that serves
+            return [*others, first]  # dial it again: it may be the only one that serves
         return () if GOOD in self._greeted else others
 
     async def _run_all(self, endpoints: Sequence[Endpoint]) -> None:

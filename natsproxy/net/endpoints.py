@@ -33,7 +33,7 @@ class Endpoint(NamedTuple):
         return Address(self.sockaddr[0], self.sockaddr[1])
 
     def __hash__(self) -> int:
-        return hash(self.sockaddr)  # each connection asks for it often, and that of the server is slow
+        return hash(self.sockaddr)  # asked for often; formatting it each time is slow
 
     def leads_to(self, listening: Iterable[Address]) -> bool:
         """Tell whether a connection to it would reach one of these listeners of this process."""

@@ -1,4 +1,4 @@
-"""A leg that leads nowhere, for clients whose server is lost, and what lets them go on together."""
+"""For clients whose server is lost: a leg that leads nowhere, and the wait that lets them resume together."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class AbsentLeg:
         return b"" if self._finished else None
 
     async def receive(self) -> bytes:
-        """Wait until this side has ended, which nobody waits for."""
+        """Wait until this side has ended."""
         while (data := self.try_receive()) is None:
             await self.wait_readable()
         return data
@@ -83,10 +83,10 @@ class AbsentLeg:
             await trio.sleep_forever()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Lose bytes: there is nobody to take them."""
+        """Drop bytes: there is no server."""
 
     def write_all(self, parts: list[bytes | memoryview]) -> None:
-        """Lose bytes, as `write`."""
+        """Drop bytes, as `write`."""
 
     async def flush(self) -> None:
         """Do nothing: there is no backlog."""

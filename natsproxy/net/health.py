@@ -7,7 +7,7 @@ Theory
    time.  It would still greet, so only time brings it back.
 3. A greeting before TLS proves nothing about TLS: such an endpoint is healthy once it has sent anything after
    the handshake, and has failed if it ended the connection instead.
-4. Where servers are asked at intervals, one that does not answer comes last until it does.
+4. Where servers are probed at intervals, one that does not answer comes last until it does.
 5. The outage of one endpoint, while others serve, is one notice when it begins and one when it is over.
 6. The outage of all is a warning when it begins, one more for each further reason, up to a bound, and one
    when it is over, with the number of connections that were turned away.  Warnings for each attempt of each
@@ -34,7 +34,7 @@ MOST_REASONS: Final = 100
 
 @dataclass(slots=True)
 class _Failure:
-    """Consecutive failures of an endpoint: the time of the first, their number, until when it comes last.
+    """Consecutive failures of an endpoint: the time of the first, their number, and until when it comes last.
 
     level: of the notice that reported them, "" for none yet.
     """

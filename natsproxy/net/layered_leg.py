@@ -1,7 +1,7 @@
-"""A leg over another leg: the base of those that are not plain.
+"""A leg over another leg: the base of TLS and WebSocket legs.
 
 A layer translates bytes.  The socket and its buffers are the inner leg's.  A subclass has `_decode` and
-`_encode`; it sets `_ended` where the peer ended the stream in the layer's own way, calls `_cut_off` where the
+`_encode`; it sets `_ended` where the peer ended the stream by the layer's means, calls `_cut_off` where the
 inner stream ended without that, and `_lose` for a stream that cannot go on.
 """
 

@@ -216,7 +216,9 @@ class Leg:
 
     # -- bytes
 
-    def try_receive(self, most: int = 0) -> bytes | None:  # no byte beyond `most`: it is for somebody else
+    def try_receive(
+        self, most: int = 0
+    ) -> bytes | None:  # nothing beyond `most`: those bytes belong to another reader
         """Return bytes, `b""` at the end of the stream, or None when there are none yet.  Raises LegLost."""
         try:
             data = self._sock.recv(most or self._receive_size)
@@ -343,7 +345,7 @@ class Leg:
             self._open = False
             self._backlog.clear()
             self.backlog = 0
-            if self._waits:  # seldom, and to tell trio is as expensive as the close
+            if self._waits:  # rarely; telling trio costs as much as the close itself
                 trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
 
@@ -365,7 +367,7 @@ class Leg:
 
     @property
     def readable(self) -> bool:
-        """True if bytes are waiting in the kernel; a look at them would take the error that lost the leg."""
+        """True if bytes are waiting in the kernel; peeking would consume the error that lost the leg."""
         return self.unread > 0
 
     @property
@@ -422,7 +424,7 @@ async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
     shield: wait though the task is cancelled.
     """
     waiting = [leg for leg in legs if not _closed(leg)]
-    if not waiting:  # as where one side left, and the other was told
+    if not waiting:  # mostly: one side left, and the other was closed in order
         return
     with trio.move_on_after(LINGER, shield=shield):
         async with trio.open_nursery() as nursery:

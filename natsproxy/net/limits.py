@@ -6,7 +6,7 @@
 | connections of one address | `max_connections_per_address` | the same | `limit` |
 | legs that are being opened (PROXY header, TLS, WebSocket) | both of these, apart | nothing | `limit` |
 | a client that sends nothing | `idle_timeout` | `-ERR 'Stale Connection'`, so that it reconnects | `idle` |
-| a client that takes nothing | `write_deadline` | nothing: it would not take that either | `slow` |
+| a client that reads nothing | `write_deadline` | nothing: it would not read that either | `slow` |
 
 A client that the proxy does not read (`_is_held`) does not count as silent.
 
@@ -128,7 +128,7 @@ class Limits:
             self._look(relays.values(), now_ns())
 
     def _look(self, relays: Iterable[Relay], now: int) -> None:
-        """End the connections that made no progress in their time."""
+        """End the connections that made no progress within their time limits."""
         settings, before, self._progress = self._settings, self._progress, {}
         for relay in tuple(relays):
             progress = before.get(relay) or _Progress(now)

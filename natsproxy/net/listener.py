@@ -1,7 +1,7 @@
 """The listeners of a proxy: they accept connections and hand them on as legs.
 
 They are plain sockets, not trio's listeners: the `accept` of those would first make a stream of each
-connection, with settings that no leg needs, and that would cost more than all else here.
+connection, with settings that no leg needs, and that would cost more than everything else here.
 """
 
 from __future__ import annotations
@@ -168,9 +168,9 @@ async def accept(
             await arrivals.wait_shorter()
         try:
             _accept_some(listening, arrivals, take)
-        except BlockingIOError:  # it was only time to look at the shortage again, or there are no more
+        except BlockingIOError:  # no more are waiting, or it was time to check the shortage
             continue
-        except OSError as error:  # closing connections give descriptors back
+        except OSError as error:  # connections that close free descriptors
             shortage.met(error)
             await trio.sleep(_RETRY)
 

@@ -23,7 +23,7 @@ FILTERED: Final = 2048
 
 
 class Look(NamedTuple):
-    """The traffic since the last look.  block: a sample of it, from its begin.  mono0: the time (ns) to which
+    """The traffic since the last look.  block: its first part, as a sample.  mono0: the time (ns) to which
     the times in the block are relative.  frames, bytes: of all of it.
     """
 

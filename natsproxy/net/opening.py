@@ -1,6 +1,6 @@
 """The opening of a client leg: the steps between the accept and the dial of a server.
 
-Each listener has the steps that its settings name.  A plain listener has none, and nothing waits.
+The settings of a listener name the steps.  A plain listener has none: its clients are dialled for at once.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Opening:
             raise OpeningFailed(close_reasons.CLIENT_PROTOCOL, str(error)) from None
         except LegLost as lost:
             raise OpeningFailed(close_reasons.CLIENT_LOST, str(lost)) from None
-        if header.source is None or header.destination is None:  # the load balancer only looks at us
+        if header.source is None or header.destination is None:  # a health check of the load balancer itself
             return facts
         return ClientFacts(str(header.source), header.destination, facts.peer)
 

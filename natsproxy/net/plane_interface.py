@@ -61,7 +61,7 @@ class PlaneConnection(PassedFrames, Protocol):
 class Plane(Protocol):
     """Moves the bytes of all connections.
 
-    threads: the number that carry traffic, the loop's own where there is no other.
+    threads: how many carry traffic; 1 where only the loop's own does.
     """
 
     threads: int
@@ -78,7 +78,7 @@ class Plane(Protocol):
         ...
 
     def recall_all(self) -> None:
-        """Pass no frame before the loop goes on, in no thread either."""
+        """Pass no frame, in any thread, until the loop goes on."""
         ...
 
     async def run(self) -> None:

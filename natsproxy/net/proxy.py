@@ -3,7 +3,7 @@
 The commands, the testing API and the tests all use `Proxy`; nobody else composes one.
 
 Two nurseries: one accepts, one serves the connections.  A drain cancels the first and gives the second a
-deadline.  A third one, around both, has the recorder, which outlives the connections.
+deadline.  A third one, around both, runs the recorder, which outlives the connections.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class Proxy:
         self.relays[conn].control(partial(Session.suspend, on=on))
 
     def pause(self, conn: int, lasts: int | None) -> None:
-        """Read nothing from both sides of a connection, for so long (ns); None: until 0 is asked for.
+        """Read nothing from either side of a connection for a time (ns); None: until a call with 0.
 
         Raises KeyError where there is no such connection.
         """
@@ -331,7 +331,7 @@ class Proxy:
             relay.control(Session.send_held)
 
     async def ask_client(self, conn: int) -> bool:
-        """Send the client of a connection a PING and wait for its PONG, as long as the caller lets it.
+        """Send the client of a connection a PING and wait for its PONG, until cancelled.
 
         Return False if the connection ends before it.  The server notices nothing.
         Raises KeyError where there is no such connection.

@@ -1,4 +1,4 @@
-"""One task that reads many legs: a read costs a system call, and no round of trio's loop.
+"""One task that reads many legs: a read then costs a system call, but no round of trio's loop.
 
 Each leg belongs to a task that waits for its end.  The bytes go to a function, which writes at once and never
 waits; `room` is awaited where it said that no more should be read for now.

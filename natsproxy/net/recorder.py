@@ -108,13 +108,13 @@ class Recorder:
         self._segment_began = now_ns()
         self._wake = trio.Event()
         self._rotate = self._full = False
-        self._dropping = False  # what comes is not written
+        self._dropping = False  # later records are not written
         self._owed = False  # the preambles of a segment that began meanwhile
         self._missed: Missed | None = None
         self._reported: Missed | None = None  # to the thread, in the outage that is not over
         self._held_until: int | None = None
         self._credit, self._credit_at = _SLOWDOWN_CREDIT, now_ns()
-        self._outage: tuple[str, int] | None = None  # its reason and begin (ns)
+        self._outage: tuple[str, int] | None = None  # its reason and its beginning (ns)
         self._closing = False
         self._writer.open_segment()
 
@@ -339,7 +339,7 @@ class Recorder:
         return due and not self._thread.segments
 
     def _next_segment(self) -> None:
-        preambles = self._preambles()  # before all else: no frame may come between
+        preambles = self._preambles()  # first of all: no frame may come in between
         if self.builder.begun:
             self._seal()
         self._segment_began, self._owed = now_ns(), self._dropping
@@ -359,7 +359,7 @@ class Recorder:
 
     @property
     def size(self) -> int:
-        """The bytes of the current segment, whole blocks all of them."""
+        """The size of the current segment in bytes: whole blocks only."""
         return self._writer.size
 
     def rotate(self) -> None:

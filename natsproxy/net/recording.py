@@ -2,7 +2,7 @@
 
 A record goes from a connection through `DeferredRecords`, which drops those of probes, to the recorder and
 the taps; live blocks take it where there is no recorder.  A capture may begin and end while connections are
-open: it begins with a preamble for each, so that it stands alone.
+open: it begins with a preamble for each, so that it can be read on its own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeferredRecords:
 
     Most silent clients are health probes, which no capture needs.  The first records of a connection (its
     opening, the INFO that its client was given) wait until the client sends something, or until the
-    connection ends for another reason than that the client left.  Those of a probe are dropped: nothing of it
+    connection ends, unless that is because the client left.  Those of a probe are dropped: nothing of it
     is in the capture.
     """
 

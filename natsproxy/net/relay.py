@@ -202,7 +202,7 @@ class Relay:
         if self._place is not None:
             self._catch_up()
             place, self._place = self._place, None
-            rest, _ = place.leave()  # what the server has begun to say is worth nothing
+            rest, _ = place.leave()  # the server's unfinished line is lost with it
             self.session.take_over((rest, b""))
             self.session.pipes[C2S].pending |= bool(rest)
         client, lost = self.legs
@@ -229,7 +229,7 @@ class Relay:
                     self._record(action.item)
             if not self.session.unrecorded:
                 return
-            with trio.CancelScope(shield=True):  # a cancelled connection loses no record either
+            with trio.CancelScope(shield=True):  # record all of it, even if this task is cancelled
                 await trio.lowlevel.checkpoint()
             timeslice.begin()
 
@@ -339,7 +339,7 @@ class Relay:
         """End the connection for a bug in its code, and forward nothing more: `run` raises the error."""
         self.error = self.error or error
         self._halt()
-        self.session.take_actions()  # those of the work that failed are not carried out
+        self.session.take_actions()  # the actions of the work that failed are not performed
 
     async def _flush(self, leg: PlaneLeg) -> None:
         try:

@@ -16,7 +16,7 @@ A segment may be deleted if
    have no owner, and keep what they wrote;
 2. it is finished: it has its index, or its writer is gone.  A writer holds a lock on its open segment
    (`capture/write/writer.py`), which the kernel releases when it dies;
-3. it still is the file that was looked at, by its inode.
+3. it is still the same file, by its inode.
 
 Readers hold no locks: an open file can be read to its end after it was deleted, and a reader that comes too
 late to open one says so (`MissingCapture`).

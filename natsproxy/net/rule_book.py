@@ -1,11 +1,11 @@
-"""The rules of a proxy as they are now: those of its start, the changes made on top, faults for a time.
+"""The current rules of a proxy: those of the rules file, changes made on top, and temporary faults.
 
 1. The *base* is what a rules file (or the code that made the proxy) says.  `load` brings a new one.
 2. A rule that is the same in the file as at the last `load` keeps later changes: changed, disabled, removed,
    moved.  A rule that the file adds, changes or drops is as the file says; changes on top of it are lost, and
    `load` names it.  Rules that were added on top stay, after those of the file.
 3. A disabled rule keeps its count over all connections; counts of single connections begin anew.
-4. A fault for a time is a rule like any other until it expires; then it is removed.
+4. A temporary fault is a rule like any other until it expires; then it is removed.
 5. Each change is atomic, and has a revision of its own: an edit of a list that somebody else has changed
    meanwhile is refused (`StaleRules`).
 6. Thousands of rules take seconds to read and to compile: `load_in_thread` does that beside the traffic, and
@@ -168,7 +168,7 @@ class RuleBook:
     def replace(self, rules: Iterable[tuple[Rule, bool]], revision: str | None = None) -> None:
         """Put a list of rules in place of all; each comes with whether it is enabled.
 
-        A fault for a time that is in the list under its name keeps its end.  revision: the one that the
+        A temporary fault that is in the list under its name keeps its end.  revision: the one that the
         list was made of, None for any.  Raises StaleRules for another one, ConfigError for bad rules.
         """
         self.check(revision)

@@ -1,7 +1,7 @@
 """A shortage of the process itself: no descriptor, or no memory in the system, for one more connection.
 
-Neither clients nor servers are to blame, and an error for each attempt would only repeat it: it is one error
-when it begins, and one warning when no attempt has failed for a while, with its length and a count.
+Neither clients nor servers are to blame.  It is reported once, as an error, when it begins, and once, as a
+warning with its length and a count, when no attempt has failed for a while.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from natsproxy.units import SECOND
 
 ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 QUIET: Final = 10 * SECOND
-"""The time without a failure after which a shortage is over: a client that is turned away gives one back."""
+"""The time without a failure after which a shortage is over: each client turned away frees a descriptor."""
 _REMEDIES: Final = {errno.EMFILE: " (raise the limit of open files: ulimit -n, LimitNOFILE)"}
 
 
 class OwnShortage(Exception):
-    """No resources are left for a connection to a server; the text is the reason."""
+    """No descriptor or memory is left for a connection to a server; the text is the reason."""
 
 
 class Shortage:

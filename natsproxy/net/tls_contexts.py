@@ -37,7 +37,7 @@ class TlsContexts:
         return self._settings.tls.cert is not None or self._settings.upstream_tls != UpstreamTls()
 
     def load(self) -> None:
-        """Read all files.  Raises ConfigError, and keeps the contexts that there are."""
+        """Read all files.  Raises ConfigError, and keeps the current contexts."""
         client_leg = for_client_legs(self._settings.tls) if self._settings.tls.cert is not None else None
         if self._settings.upstream_tls != UpstreamTls() or self._server_leg is not None:
             self._server_leg = for_server_legs(self._settings)
@@ -63,7 +63,7 @@ class TlsContexts:
 def for_client_legs(settings: TlsSettings) -> ssl.SSLContext:
     """Return the context of tls:// listeners.  Raises ConfigError."""
     context = _context(ssl.PROTOCOL_TLS_SERVER, settings)
-    context.num_tickets = 0  # clients of NATS do not resume, and each ticket costs a write
+    context.num_tickets = 0  # NATS clients do not resume sessions, and each ticket costs a write
     context.options |= ssl.OP_NO_TICKET
     _load_chain(context, settings.cert, settings.key, "tls")
     if settings.ca is not None:

@@ -5,9 +5,9 @@ Theory
    end waits in the leg, and goes out as the first records.
 2. NATS upgrades in the middle of a stream: `after_line` lets the first line that is written (INFO) pass as it
    is, and what follows is TLS.  Nothing is received before, because a ClientHello may be early.
-3. A peer ends its stream by close_notify.  A stream that ends without it was cut off, by whomever, so the leg
-   is `lost`; a handshake that fails, or takes too long, loses the leg as well, and `lost` has the reason.
-4. Where TLS is only offered, first bytes that are none of TLS make the leg a plain one.
+3. A peer ends its stream by close_notify.  A stream that ends without it was cut off, so the leg is `lost`; a
+   handshake that fails, or takes too long, loses the leg as well, and `lost` has the reason.
+4. Where TLS is optional, a peer whose first bytes are not TLS gets a plain leg.
 5. Under TLS 1.3 a peer verifies our certificate after our side of the handshake is done: if it refuses, its
    alert is the first thing that is received, and the reason.  A server that accepts the certificate sends a
    session ticket at that time (Go and OpenSSL do so, unless they are told not to).
@@ -207,7 +207,7 @@ class TlsLeg(LayeredLeg):
             with trio.move_on_at(self._deadline) as scope:
                 await self._inner.wait_readable()
             if scope.cancelled_caught:
-                self._lose(f"TLS handshake: not done in {format_duration(self._timeout)}")
+                self._lose(f"TLS handshake: not completed in {format_duration(self._timeout)}")
 
     def _decode(self, data: bytes) -> bytes | None:
         if self._is_plain:
@@ -234,7 +234,7 @@ class TlsLeg(LayeredLeg):
             if not found:  # else with the next call
                 raise lost from None
         if not data and not self._ended:
-            self._cut_off("the stream ends without close_notify")
+            self._cut_off("the stream ended without close_notify")
         if found:
             return found[0] if len(found) == 1 else b"".join(found)
         return b"" if self._ended else None
@@ -351,13 +351,13 @@ class TlsLeg(LayeredLeg):
 def reason_of(error: ssl.SSLError) -> str:
     """Return the reason of an error as a clause; it holds nothing of certificates or keys."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is refused: {error.verify_message}"
+        return f"the peer's certificate was refused: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError):
         return _CLOSED
     words = (error.reason or "failed").lower()
     _, alert, name = words.partition("_alert_")
     if alert:
-        return f"the peer refuses: {name.replace('_', ' ')}"
+        return f"the peer refused: {name.replace('_', ' ')}"
     return words.replace("_", " ")
 
 

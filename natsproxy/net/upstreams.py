@@ -1,7 +1,7 @@
 """The upstream: the servers of a proxy, and the choice of one for each connection.
 
 The servers are those of the settings and, where the operator wants that, those that the cluster names in its
-INFOs.  `endpoints.py` looks up their addresses, `health.py` puts those in order, `dial.py` dials until one
+INFO.  `endpoints.py` looks up their addresses, `health.py` puts those in order, `dial.py` dials until one
 serves.  Where none does, the client is held for the time of `upstream_hold`.
 """
 
@@ -114,7 +114,7 @@ class Upstreams:
         longest = self._settings.upstream_hold if within is None else within
         deadline = trio.current_time() + longest / 1e9
         while True:
-            # It may have reconnected several times: only one of these is to get a server.
+            # A client that reconnected several times gets one server, not several.
             if leg is not None and leg.has_left():
                 raise ClientLeft
             try:
@@ -186,7 +186,7 @@ class Upstreams:
             except OwnShortage as error:
                 race.shortage = str(error)
                 return
-            if dialled is None:  # not with an endless time
+            if dialled is None:  # never happens without a time limit
                 return
             try:
                 kind, why = worth(dialled)
@@ -292,14 +292,14 @@ class Upstreams:
             # A name leads to other addresses that are in use: the failure of one is only informative.
             health.report(endpoint, reason, "warning" if addresses[endpoint.server] == 1 else "info")
         for endpoint in race.slow:
-            reason = f"{endpoint} has sent no INFO in {SLOW} s"
+            reason = f"{endpoint} sent no INFO in {SLOW} s"
             health.report(endpoint, reason, "warning", from_count=_OFTEN)
 
     def heard(self, endpoint: Endpoint, said: Info | str) -> None:
         """Handle an INFO of a server, or the text of an -ERR with which it closes."""
         if isinstance(said, str):
             if classify(said).kind is MAX_CONNECTIONS:
-                self._health.takes_no_more(endpoint, "has as many connections as it takes")
+                self._health.takes_no_more(endpoint, "has reached its connection limit")
             return
         if said.ldm:
             self._health.takes_no_more(endpoint, _LAME)
@@ -313,7 +313,7 @@ class Upstreams:
 async def _end_after_tls(dialled: Dialled) -> str:
     """Return the reason why a server ends a connection behind its TLS handshake, "" where it does not.
 
-    It says nothing else until CONNECT, so one that is silent for a while serves.
+    A server that accepts us says nothing until CONNECT, so silence for a while means that it serves.
     """
     reasons: list[str] = []
     if dialled.unheard is not None:
@@ -330,6 +330,6 @@ def _named(urls: Sequence[str], server: Server) -> Iterator[Server]:
     """
     name = server.tls_name or ("" if is_ip(server.address.host) else server.address.host)
     for url in urls:
-        with suppress(ValueError):  # one that we cannot read is one less to choose from
+        with suppress(ValueError):  # an address that does not parse is left out
             address = parse_address(url)
             yield replace(server, address=address, tls_name=name if is_ip(address.host) else "")

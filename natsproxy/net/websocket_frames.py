@@ -63,7 +63,7 @@ class FrameReader:
             else:
                 self._begun = data[at:]
                 break
-        self._protocol.events_received()  # which nobody needs
+        self._protocol.events_received()  # clears the library's list of events; we need none
         return b"".join(pieces)
 
     def _begin(self, data: bytes, at: int) -> int:

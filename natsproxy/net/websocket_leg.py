@@ -1,7 +1,7 @@
 """A leg with WebSocket: the NATS stream in binary frames, over a plain leg or one with TLS.
 
 Frame boundaries mean nothing to NATS: a frame may hold half a message or a hundred.  So received bytes are
-passed on as they arrive, whatever the length of their frame, and bytes written at once become one frame.  The
+passed on as they arrive, whatever their frame's length, and bytes written at once become one frame.  The
 library's sans-I/O protocol does all the rest: upgrade, pings, the closing handshake.
 
 Compression is neither offered nor accepted, as nats-server does by default.  No subprotocol is chosen:

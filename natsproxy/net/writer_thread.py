@@ -10,7 +10,7 @@ the blocks behind it wait in memory, and the recorder bounds them and seals no s
 gets two calls for an outage: one when writing first fails, and one when writing goes on and the queue has
 room again.
 
-The thread accounts for all that it is given, and for what the recorder had no room for:
+The thread accounts for every block that it gets, and for what the recorder had no room for:
 1. A block is written whole, or it is given up and becomes a part of the loss.  Only after `end` are blocks
    given up.
 2. The loss goes into the capture as a gap record before any later block, and before the index.

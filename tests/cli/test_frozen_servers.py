@@ -33,7 +33,7 @@ from natsproxy.units import MILLISECOND
 from tests.kit.process import ProxyProcess
 
 LIMIT = 30.0  # seconds
-SILENT = "accepts connections and sends no INFO"
+SILENT = "accepts connections but sent no INFO"
 pytestmark = pytest.mark.server
 
 

@@ -76,7 +76,7 @@ def test_explain_names_rule_gate_and_result(file: str) -> None:
     result = run("explain", file, "--op", "PUB", "--subject", "orders.eu.1", "--client-name", "shop")
     assert result.exit_code == 0
     assert "* slow (latency): hold for 250 ms (constant)\n    with probability 0.5" in result.output
-    assert "  split (rewrite): it is about other clients: those with name canary*" in result.output
+    assert "  split (rewrite): applies to other clients: those with name canary*" in result.output
 
 
 def test_explain_knows_roles_headers_and_sizes(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_explain_knows_roles_headers_and_sizes(tmp_path: Path) -> None:
         ("--op MSG --subject _INBOX.1", "Assumed: it answers no earlier request"),
         (
             "--role publish-ack --subject other",
-            "  lost (drop): other frames: s2c MSG HMSG on orders.> that are",
+            "  lost (drop): selects other frames: s2c MSG HMSG on orders.> that are",
         ),
         ("--subject a --header 'Region: eu-1'", "Assumed: its payload is empty"),
         ("--subject a --header 'Region: eu-1' --size 1KiB", "* big (drop): drop\n    always"),

@@ -48,7 +48,7 @@ async def fake(nursery: trio.Nursery, info: bytes, answer: bytes | None, heard: 
 
 @pytest.mark.parametrize(
     ("answer", "unready"),
-    [(b"PONG\r\n", None), (b"", None), (None, "sends INFO and answers no PING in 500ms")],
+    [(b"PONG\r\n", None), (b"", None), (None, "sent INFO but did not answer PING in 500ms")],
 )
 async def test_silence_behind_a_ping_is_an_outage(
     nursery: trio.Nursery, answer: bytes | None, unready: str | None

@@ -113,8 +113,8 @@ async def test_an_outage_is_reported_once_and_when_it_is_over(nursery: trio.Nurs
         for _ in range(2):
             assert await ask(proxy) == b""
         assert warnings(events) == [
-            f"the upstream cannot be used: 127.0.0.1:{port} accepts connections and sends no INFO in 100ms",
-            f"the upstream cannot be used: 127.0.0.1:{port} closes connections before its INFO",
+            f"the upstream cannot be used: 127.0.0.1:{port} accepts connections but sent no INFO in 100ms",
+            f"the upstream cannot be used: 127.0.0.1:{port} closes connections before sending INFO",
         ]
         assert {event.cause for event in events if isinstance(event, Closed)} == {close_reasons.UPSTREAM_DOWN}
         server.mood = "greets"
@@ -157,7 +157,7 @@ async def test_a_client_is_held_until_the_server_greets(nursery: trio.Nursery) -
     ("config", "expected"),
     [
         (FIRST, "speaks TLS before INFO: name it tls://, and set upstream-tls-handshake-first"),
-        (WITH_TLS % "", "TLS handshake: the peer's certificate is refused: self-signed certificate"),
+        (WITH_TLS % "", "TLS handshake: the peer's certificate was refused: self-signed certificate"),
     ],
 )
 async def test_a_server_that_wants_other_tls_is_named(config: str, expected: str) -> None:

@@ -373,7 +373,7 @@ async def test_a_silent_server_that_is_alone_is_a_time_out(monkeypatch: pytest.M
         async with stage(silent, f"127.0.0.1:{port}", connect_timeout=500 * MILLISECOND) as on:
             assert await on.ask() == ""
             assert sorted(text.removeprefix("the upstream cannot be used: ") for text in on.notices()) == [
-                f"127.0.0.1:{silent.port} accepts connections and sends no INFO in 500ms",
+                f"127.0.0.1:{silent.port} accepts connections but sent no INFO in 500ms",
                 f"cannot connect to 127.0.0.1:{port}: no answer in time",
             ]
 

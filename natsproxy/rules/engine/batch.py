@@ -95,7 +95,7 @@ class RewritingBatch(_RuleBatch):
 class VerdictBatch(_RuleBatch):
     """Frames that a rule drops or holds, as far as its gate lets them through.
 
-    Those that get copies or damage are the native plane's: it tells of them by `add`; nobody calls `take`.
+    Copies and damage are made by the native plane alone, which reports them by `add`: `take` is not called.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class VerdictBatch(_RuleBatch):
         if not state.gated:
             return range(start, stop)
         fired: list[int] = []
-        # C2s all matches of the direction draw from one sequence; s2c each substream has its own.
+        # C2s, all matches draw from one sequence; s2c, each substream has a sequence of its own.
         if self._direction == C2S:
             numbers = state.random(C2S)
             fired += [start + hit - m for hit in numbers.below(m, size, self._probability)]
@@ -186,7 +186,7 @@ class VerdictBatch(_RuleBatch):
     def add(self, rows: Sequence[tuple[int, int, int, int, tuple[str, str]]]) -> None:
         """Note frames on which the native plane has acted, and which it has counted as matches.
 
-        Each: the time, the ordinal, their number (1), `m`, and what names it.
+        Each: the time, the ordinal, their number (1), `m`, and its subject and op.
         """
         self._now = rows[-1][0]
         self._fired += len(rows)

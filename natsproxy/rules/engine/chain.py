@@ -44,7 +44,7 @@ class RuleChain:
     def __init__(
         self, rules: Iterable[Rule] = (), *, seed: int = 0, previous: RuleChain | None = None
     ) -> None:
-        # The old rule itself, not its equal: it has the count over all connections.
+        # The old object, not an equal one: it holds the count over all connections.
         known = {(rule.name, rule.content): rule for rule in previous.rules} if previous is not None else {}
         self.rules: tuple[Rule, ...] = tuple(known.get((rule.name, rule.content), rule) for rule in rules)
         self.seed = seed
@@ -120,7 +120,7 @@ class RuleChain:
         return self.index(tuple(p for p in self._selective if self.rules[p].selector.peer.admits(view)))
 
     def index(self, selected: tuple[int, ...]) -> RuleIndex:
-        """Return the index of the rules for all clients and of some of the others; selected: their places."""
+        """Return the index of the rules for all clients and of those at `selected`, the places of others."""
         index = self._indexes.get(selected)
         if index is None:
             # Bounded: rules that select by client name make an index for each name, and clients choose names.
@@ -171,7 +171,7 @@ def refuse_hidden(rules: tuple[Rule, ...]) -> None:
 def refuse_ways_around(rules: tuple[Rule, ...]) -> None:
     """Raise ConfigError for a rewrite that leads to calls of the JetStream API that a rule denies.
 
-    The denial judges the client's subject, which would not be one of the API.
+    The denial judges the client's subject, which would not be an API subject then.
     """
     denials = [rule for rule in rules if rule.action.guards and "api" in rule.table]
     for rule in rules if denials else ():
@@ -188,7 +188,7 @@ def refuse_ways_around(rules: tuple[Rule, ...]) -> None:
 
 
 def _is_api_prefix(source: bytes) -> bool:
-    """Tell whether a pattern is that of all calls in a domain: they stay what they are."""
+    """Tell whether a pattern covers all API calls of a domain: mapped as a whole, they stay API calls."""
     tokens = source.split(b".")
     at = api_verb_at(tokens)
     return at is not None and tokens[at:] == [TAIL]

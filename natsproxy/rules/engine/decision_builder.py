@@ -1,7 +1,7 @@
 """The decision on one frame, built from the verdicts of the rules one by one.
 
-`_APPLY` has one row per verdict: its effect on the builder.  A builder is over when nothing of the frame will
-be passed on: the actions of later rules do not run.  `decision` makes the one frozen `Decision`, when all
+`_APPLY` has one row per verdict: its effect on the builder.  A builder is `over` once the frame will not be
+passed on: the actions of later rules do not run then.  `decision` makes the one frozen `Decision`, when all
 rules and the rewriting are done.
 """
 
@@ -22,7 +22,7 @@ from natsproxy.wire.ops import Direction
 from natsproxy.wire.parse import frames as parse_frames
 
 LARGE: Final = 65536
-"""A header block of which one step makes one copy (bytes)."""
+"""Bytes of a header block beyond which copying the frame is a step of its own."""
 
 
 class DecisionBuilder:
@@ -105,7 +105,7 @@ class DecisionBuilder:
         """Add the rewriting of a c2s frame, which comes last."""
         self.rewritten = result.out
         self.answer += result.answer
-        # A lost share of a weighted mapping is a publish that the server would have acknowledged.
+        # The share that a weighted mapping drops: the server would have acknowledged such a publish.
         self.ok = not result.out and not result.answer
         self.upstream_subject = result.upstream_subject
         self.cause = result.cause or self.cause or "rewrite"
@@ -188,7 +188,7 @@ class DecisionBuilder:
             self._block = editor.block()
             if len(self._block) > LARGE:
                 return False  # the copy of the frame is a step of its own
-        # A block without any header left goes: the frame becomes one without headers.
+        # If no header is left, the frame becomes one without headers.
         raw = encode.with_payload(self._frame, headers=b"" if is_bare(self._block) else self._block)
         self._frame = next(parse_frames(raw, self.direction))
         self._editor, self._block, self._edited = None, None, False
@@ -233,7 +233,7 @@ def _reorder(builder: DecisionBuilder, verdict: Any) -> None:
 
 
 def _close(builder: DecisionBuilder, verdict: Any) -> None:
-    builder.over = verdict.at is Cut.BEFORE  # else it still passes the later rules, and is rewritten
+    builder.over = verdict.at is Cut.BEFORE  # else later rules still see it, and it is rewritten
     builder.close = builder.close or verdict
 
 

@@ -4,8 +4,8 @@ Theory
 1. The engine that serves traffic decides on one concrete frame of one concrete connection (`trial.py`).
 2. What a question does not name has a plain value: a client without a name, a message without headers and
    payload.  Where a rule looks at such a property, the answer names it among its assumptions.
-3. Gates and limits depend on frames that came before, so they are taken to be open and reached; the answer
-   has them in words.
+3. Gates and limits depend on earlier frames, so gates are assumed open and limits reached; the answer states
+   them in words.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ SERVER_ONLY: Final = (
 MOST_PAYLOAD: Final = 64 << 20
 """nats-server's own bound of `max_payload`."""
 _DRAWS: Final = 100
-"""Random choices that are tried where a mapping has weights."""
+"""The number of random choices of a weighted mapping that are tried."""
 _FROM_CLIENT: Final = SENDABLE[C2S] & ~Op.OK.bit  # a client may send +OK, and none does
 
 _ARGS: Final = {Op.ERR: b"'Stale Connection'"}
-"""The arguments of a frame that is explained, where they are not an object of JSON."""
+"""The arguments of an explained frame, by op, where they are not a JSON object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _block(headers: Sequence[tuple[bytes, bytes]], status: bytes) -> bytes:
 def _sized(body: bytes, size: int) -> bytes:
     """Return a body cut or filled to a size."""
     if not 0 <= size <= MOST_PAYLOAD:
-        raise ValueError(f"its size must be that of its headers at least, and {MOST_PAYLOAD} bytes at most")
+        raise ValueError(f"its size must be at least that of its headers and at most {MOST_PAYLOAD} bytes")
     return body[:size].ljust(size, b"x")
 
 
@@ -196,7 +196,7 @@ class _Run(NamedTuple):
 def explain(
     chain: RuleChain, view: TrialView, asked: Question, unknown: Iterable[str] = ()
 ) -> FrameExplanation:
-    """Explain what the rules do to a frame.  unknown: the properties of the client that nobody named."""
+    """Explain what the rules do to a frame.  unknown: the properties of the client that were not given."""
     opened = RuleChain(
         replace(rule, gate=OPEN, action=rule.action.exhausted(), shared=Count(since=-1))
         for rule in chain.rules
@@ -205,7 +205,7 @@ def explain(
     present = {rule.name for rule in run.present}
     found = [
         Explanation(
-            rule, False, "", f"it is about other clients: those with {', '.join(rule.selector.peer.words())}"
+            rule, False, "", f"applies to other clients: those with {', '.join(rule.selector.peer.words())}"
         )
         for rule in chain.rules
         if rule.name not in present
@@ -247,7 +247,7 @@ def _run(chain: RuleChain, view: TrialView, asked: Question) -> _Run:
 
 
 def _by_chance(chain: RuleChain, view: TrialView, asked: Question, rule: Rule) -> str:
-    """Return the possible results of a rule that draws random numbers, empty if it never acts."""
+    """Return the possible results of a rule that acts at random, empty if it never acts."""
     found: Counter[str] = Counter()
     for chain.seed in range(_DRAWS):
         firing = _run(chain, view, asked).fired.get(rule.name)
@@ -259,7 +259,7 @@ def _by_chance(chain: RuleChain, view: TrialView, asked: Question, rule: Rule) -
 
 def _result(rule: Rule, firing: Firing, decision: Decision | None) -> str:
     if rule.action.shadow:
-        return f"{firing.action}: the frame passes, and the rule tells that it is in shadow"
+        return f"{firing.action}: the frame passes: the rule is in shadow and only reports"
     if isinstance(rule.action, LinkAction) and (rule.action.lasting or not rule.selector.ops):
         return f"changes the link: {rule.action.describe()}"
     answer = b"" if decision is None else decision.answer
@@ -274,13 +274,13 @@ def _result(rule: Rule, firing: Firing, decision: Decision | None) -> str:
 
 def _why_not(rule: Rule, run: _Run, asked: Question) -> str:
     if rule.action.stage == Stage.REWRITE:
-        return "leaves it as it is"
+        return "leaves the frame unchanged"
     if rule.name in run.matched:
         over = run.decision is not None and (run.decision.out == () or run.decision.close is not None)
-        return "comes too late: the frame has ended" if over else "leaves it as it is"
+        return "comes too late: the frame has ended" if over else "leaves the frame unchanged"
     if rule.action.stage == Stage.PERMISSION and rule.selector.wants(asked.direction) & asked.frame.op.bit:
         return "admits it"
-    return f"other frames: {rule.selector.describe()}"
+    return f"selects other frames: {rule.selector.describe()}"
 
 
 def _assumptions(

@@ -3,13 +3,13 @@
 Theory
 1. A link rule without a frame selector is about connections: its gate decides once, when the connection is
    bound, and `between` is the window in which it is in force.  One with a frame selector comes into force at
-   the frame that fires it, which is the first to meet it.  `lasts` ends either.
+   the frame that fires it, which is the first that it affects.  `lasts` ends either.
 2. The conditions of a link are the sum of the rules in force on its direction, or on both.  An action that a
    rule takes once, when it comes into force (injected frames, a close), is returned by `due`.
 3. A rule loaded later is in force at once on the connections that are already open.  A window is counted from
    the start of the connection or, if that is later, from when the rule came into force on it; with `per =
    "proxy"`, and where its times begin with `+`, from when the rule came into force.  A connection that opens
-   when the window is over never meets the rule.
+   when the window is over is not affected by the rule.
 4. When a rule is removed, its conditions end.
 """
 
@@ -69,7 +69,7 @@ class LinkRules:
                 continue
             state = states[rule]
             opening = _link_action(state).opening
-            # An open connection is not turned away, and does not count as one that was.
+            # An open connection cannot be turned away any more, so the rule does not count it.
             passed_over = rule.selector.ops or (opening and previous is not None)
             self._windows[rule] = window = None if passed_over else self._window(state, now)
             if window is not None and opening:

@@ -6,8 +6,8 @@ Theory
    `_EFFECTS`; else Python decides on that frame.
 2. The conditions of a selector that depend on the frame are given to C as far as it can rule frames out by
    them; where it cannot, Python decides.
-3. C gets what it knows.  A rule with a condition, a gate or an action that this module has never heard of has
-   no step, and the frames that it selects go to Python.
+3. A rule with a condition, a gate or an action that this module does not know has no step: the frames that it
+   selects go to Python.
 """
 
 from __future__ import annotations
@@ -181,5 +181,5 @@ def _compiled(state: RuleState, direction: Direction) -> Any | None:
         return _gates.native_gate(
             gate, state.counts[direction], state.rule.shared, state.keys, direction.label
         )
-    except OverflowError:  # a number that only Python can count to
+    except OverflowError:  # too large for C
         return None

@@ -45,7 +45,7 @@ class _Context:
     """One frame with its direction and time (ns).
 
     raw: as the server sent it (s2c), where that differs.  headers: read once, for all rules.  traced: the
-    subject of the trace that it asks for, None where nobody has looked.  change: a change of headers that a
+    subject of the trace that it asks for, None before anybody looked.  change: a change of headers that a
     rule asks for.
     """
 
@@ -78,7 +78,7 @@ class _States(dict[Rule, RuleState]):
 
     def __missing__(self, rule: Rule) -> RuleState:
         action, window, now = rule.action, rule.gate.between, self._now
-        # A connection that a rule may turn away has no age yet.
+        # A rule that may turn connections away counts from its own start: those have no age yet.
         opening = isinstance(action, LinkAction) and action.opening
         since = rule.shared.since if opening or (window is not None and window.since_rule) else now
         counts = (Count(since=since), Count(since=since))
@@ -240,7 +240,7 @@ class RuleEngine:
             return None
         builder = builder or context.builder()
         trace.subject = restored.subject
-        builder.firings[:0] = trace.firings()  # rewriting comes first on the way to the client
+        builder.firings[:0] = trace.firings()  # s2c, rewriting comes first
         return builder
 
     @property
@@ -304,7 +304,7 @@ class RuleEngine:
             builder = self._run_rule(state, context, builder)
             if context.change is not None:
                 builder = yield from self._change_headers(context, builder)
-            if frame.header_size:  # the work of one rule grows with them
+            if frame.header_size:  # with many headers, one rule's work is a step
                 yield
         while builder is not None and not builder.write_headers():
             yield
@@ -367,7 +367,7 @@ class RuleEngine:
             return builder
         hit = Hit(direction, now, m, draws, self._view)
         if not action_first:
-            # Changes of headers are made when a rule looks at the frame: it may be large.
+            # Header changes are made only when a later rule looks at the frame: it may be large.
             current = frame if builder is None or action.edits else builder.frame
             if current.missing and action.need > _available(current):
                 return self._too_large(state, context, builder)
@@ -439,7 +439,7 @@ class RuleEngine:
         builder.add_firing(firing)
 
     def _shadow(self, state: RuleState, context: _Context, hit: Hit, detail: str) -> Firing:
-        """Return the firing of a rule that would have ended the frame; nothing else comes of it."""
+        """Return the firing of a rule in shadow, which does no more than report."""
         frame = context.frame
         subject, op = subject_text(frame.subject), frame.op.label
         return state.firing(

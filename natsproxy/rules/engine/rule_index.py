@@ -5,9 +5,9 @@ All connections to which the same rules apply share one index.
 Theory
 1. An answer that depends on op and subject alone is computed once per subject and cached; a full cache is
    emptied, since clients choose the subjects and inboxes never repeat.
-2. Rules are known by their place in the index.  Their order is that of the stages (c2s: faults, permissions;
-   s2c: permissions, faults) and inside a stage that of the file.
-3. Clauses that differ in their patterns only are joined, so that a thousand rules are a handful of clauses.
+2. Rules are identified by their place in the index.  They are ordered by stage (c2s: faults, permissions;
+   s2c: permissions, faults), and inside a stage as in the file.
+3. Clauses that differ in their patterns only are joined: a thousand rules become a handful of clauses.
 4. Where a rule rewrites, the scanner of s2c sees the server's subjects and the rules see the client's.  A
    frame whose client subject a rule wants is either on that very subject or was rewritten; so the rewriter's
    clauses want all frames that may have been rewritten, at the greatest need of any rule.
@@ -73,9 +73,9 @@ class RuleIndex:
 
     everything, present: all of them, in order and as a set.  requesting: the rules about answers, which an
     earlier request selects.  timed: those with a time that counts from when they come into force on a
-    connection.  keeping: those that count connections.  connect_first: of some the CONNECT must come before
-    anything else.  header_names: the headers that selectors ask for; edited: those that actions
-    change.  traced: the places (c2s) of the rules that judge the subjects of traces.
+    connection.  keeping: those that count connections.  connect_first: True if some need the client's
+    CONNECT before anything else.  header_names: the headers that selectors ask for; edited: those that
+    actions change.  traced: the places (c2s) of the rules that judge the subjects of traces.
     """
 
     def __init__(self, rules: tuple[Rule, ...], rewriter: FrameRewriter | None) -> None:

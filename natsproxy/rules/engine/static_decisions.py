@@ -3,11 +3,11 @@
 Theory
 1. The decision on most messages depends on op and subject alone (s2c: and sid): rewriting changes their
    subject, one rule drops them or holds them for a fixed time, or no rule acts.  Such a decision is made once
-   of the actions' own (`Action.static_decision`), and cached.  All other frames take the general path
+   from `Action.static_decision`, and cached.  All other frames take the general path
    (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
 2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
-   goes.  The native plane reads its own from a table (`_decisions.pyx`), and applies them by itself: those of
-   any number of rules with their gates (`native_steps.py`), where none of them acts, or one by what C can do.
+   goes.  The native plane reads its own from a table (`_decisions.pyx`) and applies them by itself: any
+   number of rules with their gates (`native_steps.py`), as long as none acts, or one whose action C knows.
 3. Where Python gets the frames of a read, neighbours with the same decision are one batch (`batch.py`).  On
    the native plane an event stands for the reads of one step, of a millisecond or so.
 4. Clients choose the subjects and inboxes never repeat, so a cache is bounded.  Between two reads it has
@@ -143,7 +143,7 @@ class DecisionCache(dict[Key, CachedDecision | None]):
             from natsproxy.rules.engine import _decisions  # type: ignore[attr-defined, unused-ignore]
 
             self._table = _decisions.Decisions(*self._reply_prefixes())
-            self.forget()  # those that it does not have would never come to it
+            self.forget()  # the table starts empty: decisions made before it existed would never get into it
         return self._table
 
     def _reply_prefixes(self) -> tuple[tuple[bytes, ...] | None, bool]:
@@ -174,7 +174,7 @@ class StaticDecisions:
         self._passing = PassingBatch()
         self._known: dict[
             tuple[object, ...], UnchangedDecision
-        ] = {}  # each once: they are compared by identity
+        ] = {}  # one object each: they are compared by identity
         self._compiled = CompiledGates()
         self._passes = self._decision(self._passing)  # of nearly all frames that no rule selects
         self._rewriting: dict[tuple[Direction, Rule], RewritingBatch] = {}
@@ -261,7 +261,7 @@ class StaticDecisions:
             and (
                 (unless and unless in frame.headers)
                 or (rewrites_reply is not None and frame.reply and rewrites_reply(frame.reply))
-                # Last: it may take note of the frame, so no other condition may refuse it after.
+                # Last: it may note the frame, so no other condition may refuse the frame after it.
                 or (admits is not None and not admits(frame, now))
             )
         ):
@@ -392,7 +392,7 @@ class StaticDecisions:
         return self._rewriter is None and bool(self._requests.waiters(frame.subject))
 
     def _unless(self, direction: Direction, op: Op) -> bytes:
-        """Return what sends a frame to the general path where its headers hold it: that of a trace."""
+        """Return the bytes in headers that send a frame to the general path: those of a trace."""
         return TRACE_DEST if direction == C2S and op == Op.HPUB and self._index.traced else b""
 
     def _with_rewriting(
@@ -406,7 +406,7 @@ class StaticDecisions:
         unless = _SUBJECT_HEADERS if OPS[frame.op].headers else b""
         if target is None or target.subject == frame.subject:
             return self._decision(self._passing, unless)
-        # A lost share: the general path drops it and gives a verbose client its +OK.  A new subject of the
+        # A share that is dropped: the general path gives a verbose client its +OK.  A new subject of the
         # system: the session searches both forms of the frame for secrets.
         if not target.subject or target.subject.startswith(SYSTEM):
             return None

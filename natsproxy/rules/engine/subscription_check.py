@@ -21,7 +21,7 @@ from natsproxy.rules.model.rule import Rule
 from natsproxy.rules.rewriting.subjects import Refused
 
 LEAST: Final = 64
-"""Subscriptions that are checked between two looks at the clock: they take little time."""
+"""Subscriptions that are checked between two looks at the clock."""
 
 
 def _never() -> bool:

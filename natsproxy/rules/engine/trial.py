@@ -1,4 +1,4 @@
-"""Rules asked about frames without a session: the real engine, on a connection that exists in memory only.
+"""A trial of rules on frames without a session: the real engine, on a connection that exists in memory only.
 
 `rules explain` asks about one frame that the user describes.  A caller that has the frames of a connection
 asks about them in order, and gets the decisions that the proxy would have made.

@@ -79,10 +79,10 @@ def _converse(port: int, context: ssl.SSLContext, sent: bytes) -> bytes | str:
     [
         ("no certificate", "peer did not return a certificate", TLS12),
         ("no certificate", "peer did not return a certificate", TLS13),
-        ("another CA", "the peer's certificate is refused: ", TLS12),
-        ("another CA", "the peer's certificate is refused: ", TLS13),
-        ("expired", "the peer's certificate is refused: certificate has expired", TLS12),
-        ("expired", "the peer's certificate is refused: certificate has expired", TLS13),
+        ("another CA", "the peer's certificate was refused: ", TLS12),
+        ("another CA", "the peer's certificate was refused: ", TLS13),
+        ("expired", "the peer's certificate was refused: certificate has expired", TLS12),
+        ("expired", "the peer's certificate was refused: certificate has expired", TLS13),
         ("version", "unsupported protocol", TLS12),
     ],
 )
@@ -161,15 +161,15 @@ async def test_a_listener_that_the_client_refuses(
             assert await converse(one.address.port, context) == expected == "CERTIFICATE_VERIFY_FAILED"
             closed = await one.closed()
     assert closed.cause == close_reasons.CLIENT_PROTOCOL
-    assert closed.detail.startswith("TLS handshake: the peer refuses: ")
+    assert closed.detail.startswith("TLS handshake: the peer refused: ")
 
 
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
         ("wrong name", "certificate is not valid for '127.0.0.1'"),
-        ("another CA", "the peer's certificate is refused: unable to get local issuer certificate"),
-        ("expired", "the peer's certificate is refused: certificate has expired"),
+        ("another CA", "the peer's certificate was refused: unable to get local issuer certificate"),
+        ("expired", "the peer's certificate was refused: certificate has expired"),
     ],
 )
 @pytest.mark.parametrize("leg", ["after INFO", "before INFO"])
@@ -205,7 +205,7 @@ async def test_a_server_that_refuses_us(authority: Authority, stranger: Authorit
             closed = await one.closed()
             assert got == b""
             assert closed.cause == close_reasons.UPSTREAM_DOWN
-            assert any("TLS: the peer refuses: " in text for text in one.warnings), one.warnings
+            assert any("TLS: the peer refused: " in text for text in one.warnings), one.warnings
 
 
 @pytest.mark.parametrize("leg", ["after INFO", "before INFO"])
@@ -252,7 +252,7 @@ async def test_tls_on_a_plain_listener(authority: Authority, users: str) -> None
 async def test_an_upstream_that_has_no_tls(authority: Authority) -> None:
     """tls:// means TLS: without it nothing is sent."""
     with NatsServer() as plain:
-        for leg, reason in (("after INFO", "offers no TLS, and"), ("before INFO", "the peer speaks no TLS")):
+        for leg, reason in (("after INFO", "does not offer TLS"), ("before INFO", "the peer speaks no TLS")):
             async with between(authority, "plain", plain, leg) as one:
                 stream = await trio.open_tcp_stream("127.0.0.1", one.address.port)
                 assert await read_to_end(stream) == b""
@@ -273,7 +273,7 @@ async def test_a_client_that_stalls_in_its_handshake(authority: Authority, leg: 
                 await stream.send_all(sent or b"")
                 assert await read_to_end(stream) == b""
             closed = await one.closed()
-    assert closed.detail == "TLS handshake: not done in 100ms"
+    assert closed.detail == "TLS handshake: not completed in 100ms"
 
 
 @pytest.mark.parametrize("leg", ["after INFO", "before INFO"])
@@ -294,7 +294,7 @@ async def test_a_server_that_stalls_in_its_handshake(authority: Authority, leg: 
             assert await read_to_end(client) == b""
             (text,) = one.warnings
         nursery.cancel_scope.cancel()
-    assert "does not end its TLS handshake in 100ms" in text
+    assert "did not complete the TLS handshake in 100ms" in text
 
 
 async def test_a_server_with_too_many_connections(authority: Authority) -> None:

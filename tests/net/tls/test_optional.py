@@ -91,4 +91,4 @@ async def test_a_client_that_says_nothing(authority: Authority) -> None:
         async with between(authority, "after INFO", behind, "plain", tls=tls) as one:
             stream = await trio.open_tcp_stream("127.0.0.1", one.address.port)
             assert (await read_to_end(stream)).count(b"\n") == 1
-            assert (await one.closed()).detail == "TLS handshake: not done in 50ms"
+            assert (await one.closed()).detail == "TLS handshake: not completed in 50ms"

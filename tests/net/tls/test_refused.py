@@ -24,7 +24,7 @@ from tests.net.tls.legs import Running, running, settings
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("_plane")]
 CONNECT = b'CONNECT {"verbose":false}\r\nPING\r\n'
-UNKNOWN_CA = "TLS: the peer refuses: unknown ca"
+UNKNOWN_CA = "TLS: the peer refused: unknown ca"
 CLOSED = "TLS: the peer closed the connection, perhaps for a certificate that it does not trust"
 PINS = f'verify: true, pinned_certs: ["{"ab" * 32}"]'  # of a certificate that nobody has
 
@@ -107,7 +107,7 @@ async def test_no_client_is_lost_while_another_server_takes_us(
         async with before(authority, leg, *ports) as one:
             assert [await ask(one) for _ in range(3)] == ["b"] * 3
             (trouble,) = troubles(one)
-            assert "the peer refuses: unknown ca" in trouble
+            assert "the peer refused: unknown ca" in trouble
             await one.proxy.try_upstream()
             assert one.proxy.unready is None
 

@@ -128,7 +128,7 @@ async def test_a_plain_client_on_a_wss_listener(authority: Authority) -> None:
 
 @pytest.mark.parametrize(
     ("serves", "reason"),
-    [("ws", "the peer speaks no TLS"), ("wss", "the peer's certificate is refused")],
+    [("ws", "the peer speaks no TLS"), ("wss", "the peer's certificate was refused")],
 )
 async def test_an_upstream_that_cannot_be_trusted(
     authority: Authority, stranger: Authority, serves: str, reason: str

@@ -90,7 +90,7 @@ def test_denials_are_given_word_for_word() -> None:
     denied = "-ERR 'Permissions Violation for Publish to \"secret.a\"'"
     assert ask(Op.PUB, b"secret.a")["map"] == (True, denied)
     assert ask(Op.PUB, b"open")["map"] == (False, "admits it")
-    assert ask(Op.PING, b"")["map"] == (False, "other frames: c2s/s2c PUB HPUB SUB MSG HMSG")
+    assert ask(Op.PING, b"")["map"] == (False, "selects other frames: c2s/s2c PUB HPUB SUB MSG HMSG")
     assert ask(Op.SUB, b"secret.*")["map"] == (False, "admits it")
 
 
@@ -105,8 +105,8 @@ def test_rewrites_are_given_both_ways() -> None:
     assert ask(Op.SUB, b"a.>", "a")["tenant"] == (True, "a.> -> t.a.>")
     assert ask(Op.MSG, b"t.a", "a")["tenant"] == (True, "t.a -> a")
     assert ask(Op.PUB, b"_INBOX.a", "a", reply=b"x")["tenant"] == (True, "x -> t.x")
-    assert ask(Op.SUB, b"_INBOX.a", "a")["tenant"] == (False, "leaves it as it is")
-    others = "it is about other clients: those with name a"
+    assert ask(Op.SUB, b"_INBOX.a", "a")["tenant"] == (False, "leaves the frame unchanged")
+    others = "applies to other clients: those with name a"
     assert ask(Op.PUB, b"a", "b")["tenant"] == (False, others)
 
 
