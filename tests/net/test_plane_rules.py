@@ -54,6 +54,7 @@ NAMES = [
     "permissions to answer once",
     "deny",
     "limit an hour",
+    "limit of bytes",
     "headers",
     "rewrite",
     "rewrite pure",

@@ -8,6 +8,7 @@ far as C applies them.
 from libc.stdint cimport int64_t, uint64_t
 
 from natsproxy.rules.model._blake2 cimport Prefix
+from natsproxy.rules.model._bucket cimport Tokens
 from natsproxy.rules.model._gates cimport GateTerms, Substream
 from natsproxy.wire._table cimport Table
 from natsproxy.wire._walk cimport Message, Watch
@@ -54,6 +55,7 @@ cdef struct Step:
     Substream substream         # counts: NULL where the frames are of none
     bint python                 # where it acts, Python decides
     Effect effect               # where it acts, unless Python decides
+    Tokens tokens               # of a limit: where they are not there, Python decides
 
 
 cdef struct Decision:
@@ -105,6 +107,8 @@ cdef class Decisions:
     # Change some bytes of the body of the last frame.
     cdef void damage(self, const Effect *effect, unsigned char *body, Py_ssize_t size) noexcept nogil
 
+    cdef bint _take(self, const Decision *found, uint64_t limits, Py_ssize_t size, int64_t now) noexcept nogil
+    cdef void _give_back(self, const Decision *found, uint64_t limits, Py_ssize_t size) noexcept nogil
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil
     cdef bint _note(self, const Step *step, uint64_t ordinal, int64_t now) noexcept nogil
     cdef int _put_step(self, step) except -1

@@ -11,23 +11,28 @@ Theory
    another one acts as well on a frame that goes on, Python decides.
 3. A selector that looks at the frame is asked for each.  C rules out most frames: a header is not there where its
    name is nowhere in the block.  Where it cannot, Python decides.
-4. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
+4. A limit has tokens that the frame takes, unless a rule before it drops the frame.  Where they are not there, those
+   of other limits are given back, and Python decides: it takes from the same buckets.
+5. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
    may change.
-5. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites as one with
+6. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites as one with
    their number, all else frame by frame.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
 
 from natsproxy._lock cimport load_big
+from natsproxy.rules.model._bucket cimport Bucket, Tokens, cost_of, give_back, take_tokens
 from natsproxy.rules.model._gates cimport (
     NativeDice, NativeGate, RecentCounts, Substream, count_match, draw, lets_through, number_to_draw,
 )
 from natsproxy.wire._table cimport Entry, table_clear, table_find, table_put
 from natsproxy.wire._walk cimport is_too_large, is_watched
+
+from natsproxy.rules.model.token_buckets import LONGEST
 
 cdef enum:
     APPLIED_MOST = 1 << 16      # that nobody was told of; with more, Python decides
@@ -77,6 +82,20 @@ cdef inline bint may_select(const Test *test, const unsigned char *p, const Mess
 cdef int compare(const void *a, const void *b) noexcept nogil:
     cdef Py_ssize_t first = (<const Py_ssize_t *>a)[0], second = (<const Py_ssize_t *>b)[0]
     return (first > second) - (first < second)
+
+
+cdef int set_tokens(Tokens *made, tokens) except -1:
+    """Set what a step takes; tokens: `Tokens` of `token_buckets.py`, or None."""
+    cdef Bucket bucket
+    if tokens is None:
+        made.level = NULL
+        return 0
+    bucket, rate, made.sized = tokens
+    made.amount, made.period, made.burst = rate
+    made.one, made.full, made.longest = rate.time(1), rate.time(rate.burst), LONGEST
+    made.most = INT64_MAX // made.period
+    made.level = &bucket.level
+    return 0
 
 
 cdef class Decisions:
@@ -164,8 +183,9 @@ cdef class Decisions:
         made.effect.owner = self._owner(step.owner)
         made.effect.cut = step.cut
         made.effect.head, made.effect.cause = text_of(head), text_of(cause)
+        set_tokens(&made.tokens, step.tokens)
         self.facts.append(step.fact)
-        self.kept.append((gate, dice, step.substream, header, head, cause))
+        self.kept.append((gate, dice, step.substream, header, head, cause, step.tokens))
         self.per_proxy |= gate.per_proxy
         self.step_count += 1
         return 0
@@ -249,6 +269,7 @@ cdef class Decisions:
         cdef const Step *step
         cdef const Step *acts = NULL
         cdef uint64_t selected = 0, passed = 0  # the steps that select the frame, and whose gates let it through
+        cdef uint64_t limits = 0  # those whose tokens it takes
         self.known = found != NULL
         if found == NULL:
             return NULL
@@ -264,6 +285,9 @@ cdef class Decisions:
                 continue
             if step.test.python:
                 return NULL
+            if step.tokens.level != NULL:
+                limits |= <uint64_t>1 << i
+                continue
             selected |= <uint64_t>1 << i
             if lets_through(step.gate, step.numbers, substream_of(step), now):
                 passed |= <uint64_t>1 << i
@@ -275,8 +299,13 @@ cdef class Decisions:
                     acts = step
                 elif acts.effect.verdict != DROP:
                     return NULL
+        if acts != NULL and acts.effect.verdict == DROP:
+            limits = 0  # a limit counts what would pass
+        if not self._take(found, limits, message.end - at, now):
+            return NULL
         if acts != NULL:
             if not self._note(acts, ordinal, now):
+                self._give_back(found, limits, message.end - at)
                 return NULL
             self.drawn = number_to_draw(acts.gate, substream_of(acts))
         for i in range(found.steps):
@@ -285,6 +314,21 @@ cdef class Decisions:
                 count_match(step.gate, substream_of(step), passed >> i & 1)
         self.decided += 1
         return &PASSES if acts == NULL else <const Effect *>&acts.effect
+
+    cdef bint _take(self, const Decision *found, uint64_t limits, Py_ssize_t size, int64_t now) noexcept nogil:
+        """Take the tokens of a frame from the buckets of these steps; False, and none, if one lacks them."""
+        cdef int i
+        for i in range(found.steps):
+            if limits >> i & 1 and not take_tokens(&self.steps[found.first + i].tokens, size, now):
+                self._give_back(found, limits & ((<uint64_t>1 << i) - 1), size)
+                return False
+        return True
+
+    cdef void _give_back(self, const Decision *found, uint64_t limits, Py_ssize_t size) noexcept nogil:
+        cdef int i
+        for i in range(found.steps):
+            if limits >> i & 1:
+                give_back(self.steps[found.first + i].tokens.level, cost_of(&self.steps[found.first + i].tokens, size))
 
     cdef void damage(self, const Effect *effect, unsigned char *body, Py_ssize_t size) noexcept nogil:
         cdef Py_ssize_t[DAMAGE_MOST] places

@@ -21,6 +21,7 @@ from natsproxy.rules.model.gate import Gate
 from natsproxy.rules.model.rule import Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.selector import Selector
+from natsproxy.rules.model.token_buckets import Tokens
 from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
@@ -38,7 +39,8 @@ class NativeStep(NamedTuple):
     `cut` bytes; None: the frame is dropped, unless it gets `copies`, or `damage` to so many bytes of its body
     at most.  min_size, max_size: of the payload, in bytes.  header: bytes that
     its headers must hold.  status: these must have one.  unsure: Python decides whether a frame that meets
-    these conditions is selected.
+    these conditions is selected.  tokens: what the frame takes of a limit; where they are not there, Python
+    decides, and where they are, the rule does nothing.
     """
 
     gate: Any
@@ -56,6 +58,7 @@ class NativeStep(NamedTuple):
     header: bytes = b""
     status: bool = False
     unsure: bool = False
+    tokens: Tokens | None = None
 
 
 class CompiledGates:
@@ -84,17 +87,20 @@ class CompiledGates:
             return None
         if not may_select(selector, frame, state.view):
             return NOTHING
-        static = action.static_decision(op, subject, sid, state.view)
+        static, tokens = action.static_decision(op, subject, sid, state.view), None
         if action.stage in (Stage.PERMISSION, Stage.LIMIT):
             # It counts only the frames on which it acts.
-            if static is None or static.admits is not None:
+            if static is None:
                 return None
             if static.verdict is None:
-                return NOTHING
+                if static.admits is None:
+                    return NOTHING
+                if (tokens := action.tokens(subject)) is None:
+                    return None
         gate = self.gate(state, direction)
         if gate is None:
             return None
-        step = NativeStep(gate, *self._draws(state, direction, op, subject, sid))
+        step = NativeStep(gate, *self._draws(state, direction, op, subject, sid), tokens=tokens)
         return [_with_conditions(step, selector) if state.dynamic else step]
 
     def _draws(

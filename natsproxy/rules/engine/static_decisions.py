@@ -7,7 +7,7 @@ Theory
    (`RuleEngine.decide`), which knows all cases; the two agree byte for byte and count for count.
 2. C2s a cached decision holds as long as the rules are bound; s2c until a subscription or a request comes or
    goes.  The native plane reads its own from a table (`_decisions.pyx`) and applies them by itself: any
-   number of rules with their gates (`native_steps.py`), as long as none acts, or one whose action C knows.
+   number of rules, gates and limits (`native_steps.py`), as long as none acts, or one whose action C knows.
 3. Where Python gets the frames of a read, neighbours with the same decision are one batch (`batch.py`).  On
    the native plane an event stands for the reads of one step, of a millisecond or so.
 4. Clients choose the subjects and inboxes never repeat, so a cache is bounded.  Between two reads it has
@@ -322,8 +322,8 @@ class StaticDecisions:
         """Return the native plane's decision on all frames of a key, None where it knows none."""
         if isinstance(decision, RewritingDecision):
             return self._native_rewriting(direction, frame, decision)
-        if decision is not None and decision.batch is self._passing:
-            return NativeDecision(decision.unless) if decision.admits is None else None
+        if decision is not None and decision.batch is self._passing and decision.admits is None:
+            return NativeDecision(decision.unless)
         # Rewriting would come on top, and a verbose client is owed the +OK of a dropped frame.
         if self._rewriter is not None or (direction == C2S and self._view.connect.verbose):
             return None

@@ -40,7 +40,7 @@ from natsproxy.rules.model.limit_keys import SCOPES, above, above_of, key_of
 from natsproxy.rules.model.roles import PUBS
 from natsproxy.rules.model.rule import Action, Hit, Kind, Setting, Stage, StaticDecision
 from natsproxy.rules.model.selector import Selector
-from natsproxy.rules.model.token_buckets import Rate, TokenBuckets
+from natsproxy.rules.model.token_buckets import Rate, TokenBuckets, Tokens
 from natsproxy.rules.model.verdicts import Answer, Close, Deny, Drop, Pace, Verdict
 from natsproxy.units import HOUR, MINUTE, SECOND
 from natsproxy.wire import encode
@@ -79,7 +79,6 @@ class RateLimit(Action):
         self.guards, self.shadow = not shadow, WOULD_LIMIT if shadow else ""
         self.answers = self.alters_delivery = label == "reply" and not shadow
         self.buckets = TokenBuckets(most)
-        self._suspended: dict[Hashable, int] = {}  # until when, ns
         self._view: View | None = None
         self._key: Hashable = None
         self._empty = False
@@ -94,7 +93,7 @@ class RateLimit(Action):
         """Go on with the buckets of the rule of this name that it replaces."""
         if isinstance(former, RateLimit) and former.scope == self.scope:
             former.buckets.most = self.buckets.most
-            self.buckets, self._suspended = former.buckets, former._suspended
+            self.buckets = former.buckets
 
     def exhausted(self) -> Action:
         """Return an action that finds the limit reached, to explain what it does then."""
@@ -110,18 +109,25 @@ class RateLimit(Action):
 
     def static_decision(self, op: Op, subject: bytes, sid: bytes, view: View) -> StaticDecision | None:
         """Leave alone what is within the limit."""
-        return StaticDecision(admits=self._admits)
+        return StaticDecision(admits=self._admits) if self._counts(subject) else StaticDecision()
+
+    def tokens(self, subject: bytes) -> Tokens | None:
+        """Return what frames of a subject take: the view and its key stay as long as the rules are bound."""
+        if self._view is None:
+            return None
+        return Tokens(self.buckets.bucket(key_of(self.scope, self._view, subject)), self.rate, self.sized)
+
+    def _counts(self, subject: bytes) -> bool:
+        return self.acks or not keeps_delivery(subject)
 
     def _admits(self, frame: Frame, now: int) -> bool:
         return self._view is not None and self._within(frame, self._view, now)
 
     def _within(self, frame: Frame, view: View, now: int) -> bool:
         """Tell whether a frame is within the limit, and count it then."""
-        if not self.acks and keeps_delivery(frame.subject):
+        if not self._counts(frame.subject):
             return True
         key = self._key = self.buckets.known(key_of(self.scope, view, frame.subject), now)
-        if self._suspended and self._suspended.get(key, now) > now:
-            return False
         return not self._empty and self.buckets.take(key, self._units(frame), self.rate, now)
 
     def _units(self, frame: Frame) -> int:
@@ -136,13 +142,8 @@ class RateLimit(Action):
             return Drop()
         if self.label == "close":
             return Close(f"a limit was exceeded: {self.condition()}")
-        if self.label == "suspend" and self._suspended.get(self._key, hit.now) <= hit.now:
-            over = [key for key, until in self._suspended.items() if until <= hit.now]
-            for key in over:
-                del self._suspended[key]
-            self._suspended[self._key] = hit.now + self.lasts
-            # So there are never more suspensions than buckets.
-            self.buckets.empty(self._key, hit.now + self.lasts)
+        if self.label == "suspend" and not self.buckets.is_suspended(self._key, hit.now):
+            self.buckets.suspend(self._key, hit.now + self.lasts)
         return Deny(publish_denied(frame.subject))
 
     def condition(self) -> str:

@@ -33,6 +33,7 @@ from natsproxy.rules.model.delivery_filter import DeliveryFilter
 from natsproxy.rules.model.gate import OPEN, Gate
 from natsproxy.rules.model.seeded_random import ACTION, Draws
 from natsproxy.rules.model.selector import MESSAGES, Selector
+from natsproxy.rules.model.token_buckets import Tokens
 from natsproxy.rules.model.verdicts import Close, StartCondition, Verdict
 from natsproxy.wire.frames import Frame, Need
 from natsproxy.wire.interest import Clause
@@ -141,6 +142,12 @@ class Action:
 
         Holds c2s as long as the rules are bound, s2c until a subscription comes or goes.  An action that has
         one needs no `act`; one that has none is always asked by `act`, frame by frame.
+        """
+        return None
+
+    def tokens(self, subject: bytes) -> Tokens | None:
+        """Return what whole frames of a subject take, where all that its static decision admits are those for
+        which the tokens are there; None: `admits` alone knows.  Holds as long as the static decision does.
         """
         return None
 

@@ -102,6 +102,7 @@ RULES = {
     "deny": 'subject = "o.a"',
     "limit": 'messages = "100/s"\nburst = 2\naction = "drop"',
     "limit an hour": 'subject = ["o.>", "x"]\nmessages = "3/h"\nburst = 3\nper = "template"\naction = "drop"',
+    "limit of bytes": 'subject = ["o.>", "x"]\nbytes = "90/h"\nburst = 90\naction = "deny"\nmode = "shadow"',
     "limit held": 'subject = ["x", "o.a.b"]\nmessages = "100/s"\nburst = 2',
     "limit by subject": 'bytes = "1KiB/s"\nburst = 40\nper = "template"\naction = "deny"',
     "headers": 'subject = "x"\nset = { A = "1" }',

@@ -94,7 +94,7 @@ def test_suspensions_are_bounded_too() -> None:
         passed(wire, text, text)
     action = wire.chain.rules[0].action
     assert isinstance(action, RateLimit)
-    assert len(action._suspended) == 4  # those of three keys, and of all others
+    assert len(action.buckets) == 4  # those of three keys, and of all others
     assert passed(wire, "PUB a 0\n", "PUB z 0\n") == [False, False]
     wire.now += 3600 * S
     assert passed(wire, "PUB a 0\n", "PUB z 0\n") == [True, True]
