@@ -88,7 +88,7 @@ class Option:
         return self.type.read(value)
 
 
-class _Group(NamedTuple):
+class _OptionGroup(NamedTuple):
     """The options of a class as part of another one.  optional: None where its first option is not given."""
 
     kind: type[Any]
@@ -138,12 +138,12 @@ def described(
 
 def group(kind: type[S], prefix: str = "") -> S:
     """Return a field with settings of their own, whose names begin with the prefix."""
-    return field(default_factory=kind, metadata={_GROUP: _Group(kind, prefix)})
+    return field(default_factory=kind, metadata={_GROUP: _OptionGroup(kind, prefix)})
 
 
 def optional_group(kind: type[S], prefix: str) -> S | None:
     """Return a field with settings of their own; it is None unless the first of them is given."""
-    return field(default=None, metadata={_GROUP: _Group(kind, prefix, optional=True)})
+    return field(default=None, metadata={_GROUP: _OptionGroup(kind, prefix, optional=True)})
 
 
 _OPTION: Final = "option"
@@ -160,7 +160,7 @@ def options_of(kind: type[Any], prefix: str = "") -> tuple[Option, ...]:
 def _options(kind: type[Any], prefix: str) -> Iterator[Option]:
     for one in fields(kind):
         if _GROUP in one.metadata:
-            inner: _Group = one.metadata[_GROUP]
+            inner: _OptionGroup = one.metadata[_GROUP]
             yield from _options(inner.kind, _joined(prefix, inner.prefix))
         elif _OPTION in one.metadata:
             yield _named(one, prefix)
@@ -180,7 +180,7 @@ def settings_from(kind: type[S], values: Mapping[str, Any], prefix: str = "") ->
     found: dict[str, Any] = {}
     for one in fields(kind):  # type: ignore[arg-type]  # a dataclass
         if _GROUP in one.metadata:
-            inner: _Group = one.metadata[_GROUP]
+            inner: _OptionGroup = one.metadata[_GROUP]
             name = _joined(prefix, inner.prefix)
             if not inner.optional or values[next(_options(inner.kind, name)).key] is not None:
                 found[one.name] = settings_from(inner.kind, values, name)

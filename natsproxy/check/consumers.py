@@ -262,7 +262,7 @@ class UnackedDeliveries(Check):
 
 
 @dataclass(slots=True)
-class _Pull:
+class _PullRequest:
     """A pull request.
 
     left: messages that may still come.  expires: ns, None for never.  reached: it went to the server.
@@ -289,7 +289,7 @@ class EndlessPulls(Check):
 
     def __init__(self, name: str, history: History) -> None:
         super().__init__(name, history)
-        self._open: Table[tuple[ClientConnection, Consumer], deque[_Pull]] = Table()
+        self._open: Table[tuple[ClientConnection, Consumer], deque[_PullRequest]] = Table()
         self._replies: Table[tuple[ClientConnection, bytes], Consumer] = Table()
 
     def saw(self, moment: Moment) -> None:
@@ -319,14 +319,16 @@ class EndlessPulls(Check):
         wanted = pull_request(body)
         expires = wanted.expires if wanted.expires or wanted.no_wait else None
         reply = moment.frame.reply
-        pull = _Pull(reply, moment.proof, moment.t, wanted.batch, expires, moment.passed)
+        pull = _PullRequest(reply, moment.proof, moment.t, wanted.batch, expires, moment.passed)
         self._replies[moment.conn, reply] = consumer
         waiting = self._open.setdefault((moment.conn, consumer), deque(maxlen=_HELD))
         while waiting and waiting[0].over:
             waiting.popleft()
         waiting.append(pull)
 
-    def _waiting(self, conn: ClientConnection, consumer: Consumer | None, inbox: bytes) -> Iterator[_Pull]:
+    def _waiting(
+        self, conn: ClientConnection, consumer: Consumer | None, inbox: bytes
+    ) -> Iterator[_PullRequest]:
         """Yield the pulls that stand, of those with a reply on an inbox."""
         waiting = () if consumer is None else self._open.get((conn, consumer), ())
         return (pull for pull in waiting if not pull.over and matches(inbox, pull.reply))

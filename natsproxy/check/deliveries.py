@@ -147,7 +147,7 @@ class _Miss(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Progress:
+class _ConsumerProgress:
     """The deliveries of a consumer, by stream sequence.
 
     last: the highest.  t, conn: the time of the latest, and its client.  got: those that reached clients, of
@@ -180,7 +180,7 @@ class LostPublishes(Check):
         self._by_reply: Table[bytes, list[_Expected]] = Table()
         self._subjects: BoundedDict[tuple[ClientConnection, bytes, bytes], None] = BoundedDict()
         self._stored: Table[bytes, Table[int, RecordedRequest]] = Table()
-        self._progress: Table[bytes, Table[bytes, _Progress]] = Table()
+        self._progress: Table[bytes, Table[bytes, _ConsumerProgress]] = Table()
         self._missing: Table[tuple[bytes, int], list[_Miss]] = Table()
 
     def saw(self, moment: Moment) -> None:
@@ -278,7 +278,7 @@ class LostPublishes(Check):
     def _delivered(self, moment: Moment, ack: AckSubject) -> None:
         consumer, seq = (ack.stream, ack.consumer), ack.stream_seq
         consumers = self._progress.setdefault(ack.stream, Table())
-        progress = consumers.setdefault(ack.consumer, _Progress(seq - 1, moment.conn))
+        progress = consumers.setdefault(ack.consumer, _ConsumerProgress(seq - 1, moment.conn))
         progress.t, progress.conn = moment.t, moment.conn
         if moment.passed:
             progress.got[seq] = None

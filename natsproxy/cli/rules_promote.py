@@ -29,7 +29,7 @@ from natsproxy.trial.rehearsal import Rehearsal
 from natsproxy.trial.report import FrameRange, Key, Report, row_facts
 
 
-class _Found(NamedTuple):
+class _ShadowFirings(NamedTuple):
     """The firings of rules in shadow, told in both ways.
 
     broken: of all.  of: where, for people.  lines: one for each sort of frame.  facts: for JSON.
@@ -96,7 +96,7 @@ def promote(
 
 def _of_captures(
     rules: tuple[Rule, ...], names: frozenset[str], captures: tuple[Path, ...], seed: int
-) -> _Found:
+) -> _ShadowFirings:
     chain = RuleChain(enforced(rules))
     rehearsal, report = Rehearsal(chain.rules, seed=seed), Report(chain.rules, ())
     for capture in captures:
@@ -106,7 +106,7 @@ def _of_captures(
     facts = {"frames": report.frames, "broken": [row_facts(key, row) for key, row in rows]}
     count = sum(row.count for _, row in rows)
     lines = [_line(key, row) for key, row in rows]
-    return _Found(count, f"{report.frames} frames", lines, report.limits(rehearsal.missing), facts)
+    return _ShadowFirings(count, f"{report.frames} frames", lines, report.limits(rehearsal.missing), facts)
 
 
 def _line(key: Key, row: FrameRange) -> str:
@@ -114,7 +114,7 @@ def _line(key: Key, row: FrameRange) -> str:
     return f"{key.rule}: {key.verdict}: {row.count} {key.what} of {key.client}, {times}"
 
 
-def _of_proxy(rules: tuple[Rule, ...], names: frozenset[str], client: AdminClient) -> _Found:
+def _of_proxy(rules: tuple[Rule, ...], names: frozenset[str], client: AdminClient) -> _ShadowFirings:
     """Return what a running proxy has counted in shadow.  Raises CouldNotRun where it has other rules."""
     running = {row["rule"]["name"]: row for row in client.ask("GET", "rules")["rules"]}
     for rule in rules:
@@ -152,7 +152,9 @@ def _of_proxy(rules: tuple[Rule, ...], names: frozenset[str], client: AdminClien
     traffic = client.ask("GET", "traffic", query={"limit": 0})
     messages = traffic["in_msgs"] + traffic["out_msgs"]
     facts = {"messages": messages, "counts": counts, "broken": rows}
-    return _Found(sum(counts.values()), f"{messages} messages through {client.url}", lines, notes, facts)
+    return _ShadowFirings(
+        sum(counts.values()), f"{messages} messages through {client.url}", lines, notes, facts
+    )
 
 
 def _refuse_other(rule: Rule, running: dict[str, Any] | None) -> None:

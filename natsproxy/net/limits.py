@@ -50,7 +50,7 @@ class Limits:
         self._opening = self._connections = 0
         self._opening_by_address: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
-        self._progress: dict[Relay, _Progress] = {}
+        self._progress: dict[Relay, _ClientProgress] = {}
 
     # -- numbers
 
@@ -131,7 +131,7 @@ class Limits:
         """End the connections that made no progress within their time limits."""
         settings, before, self._progress = self._settings, self._progress, {}
         for relay in tuple(relays):
-            progress = before.get(relay) or _Progress(now)
+            progress = before.get(relay) or _ClientProgress(now)
             self._progress[relay] = progress
             progress.note(relay, now)
             if 0 < settings.write_deadline <= now - progress.taken:
@@ -160,7 +160,7 @@ def _is_held(relay: Relay) -> bool:
     return outbox.conditions.stop_reading or outbox.paced > 0 or relay.client.readable
 
 
-class _Progress:
+class _ClientProgress:
     """The progress of one client, as the last look saw it.
 
     sent: the time (ns) at which it sent bytes last, or was held.  taken: at which it took bytes, or had none

@@ -34,7 +34,7 @@ class PossibleNeed(NamedTuple):
         return MappedPermission(self.verb, self.subject, self.queue)
 
 
-class _Row(NamedTuple):
+class _RarePublish(NamedTuple):
     """A rare publish.
 
     seen: the API verbs after which it comes.  langs: `()` for all libraries.  ordered: of consumers whose
@@ -49,35 +49,35 @@ class _Row(NamedTuple):
 
 
 _ROWS: Final = (
-    _Row(
+    _RarePublish(
         _CREATE,
         (*_JAVASCRIPT, "go"),
         True,
         "{api}.CONSUMER.DELETE.{stream}.{consumer}",
         "an ordered consumer that lost a message deletes its consumer before it makes another",
     ),
-    _Row(
+    _RarePublish(
         _CREATE,
         (*_JAVASCRIPT, "go"),
         True,
         "{api}.CONSUMER.INFO.{stream}.{consumer}",
         "after missed heartbeats the library asks whether its consumer is still there",
     ),
-    _Row(
+    _RarePublish(
         (b"CONSUMER.MSG.NEXT",),
         (*_JAVASCRIPT, "go"),
         False,
         "{api}.CONSUMER.INFO.{stream}.{consumer}",
         "after missed heartbeats the library asks whether its consumer is still there",
     ),
-    _Row(
+    _RarePublish(
         (b"CONSUMER.INFO",),
         ("python3",),
         False,
         "{api}.CONSUMER.DURABLE.CREATE.{stream}.{consumer}",
         "a program that subscribes to a durable consumer which is gone makes it again",
     ),
-    _Row(
+    _RarePublish(
         (b"CONSUMER.MSG.NEXT",),
         _ANY,
         False,

@@ -98,7 +98,7 @@ class _Key(NamedTuple):
     tokens: tuple[MarkedToken | None, ...]
 
 
-class _Group:
+class _SubjectGroup:
     """Subjects that differ only in variable tokens, by these tokens."""
 
     def __init__(self, distinct: int, width: int) -> None:
@@ -149,7 +149,7 @@ class Templates:
 
     def __init__(self, distinct: int = DISTINCT, words: int = WORDS, room: Room | None = None) -> None:
         self._distinct, self._words = distinct, words
-        self._groups: dict[_Key, _Group] = {}
+        self._groups: dict[_Key, _SubjectGroup] = {}
         self._room = room or Room()
         self._held, self._look_at = 0, HELD
         self._folded: set[_Key] = set()
@@ -181,7 +181,7 @@ class Templates:
         key = _Key(verb, queue, shape)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(self._distinct, len(values))
+            group = self._groups[key] = _SubjectGroup(self._distinct, len(values))
         before = len(group.entries)
         found = group.add(values, [at for at, token in enumerate(shape) if token is None], known)
         self._hold(len(group.entries) - before)
@@ -235,7 +235,7 @@ class Templates:
     def _line(self, key: _Key) -> Evidence:
         """Return the evidence of a line without variable tokens."""
         if key not in self._groups:
-            self._groups[key] = _Group(self._distinct, 0)
+            self._groups[key] = _SubjectGroup(self._distinct, 0)
         return self._groups[key].entries.setdefault((), Evidence())
 
     def _take(self, key: _Key, values: tuple[bytes, ...]) -> Evidence:

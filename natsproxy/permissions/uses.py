@@ -161,14 +161,14 @@ def merged(known: ClientDetails, more: ClientDetails) -> ClientDetails:
 
 def uses(reader: CaptureReader, known: Clients) -> Iterator[Use]:
     """Yield the uses of all clients, those of a run in their order.  Raises CaptureError."""
-    states: dict[ConnectionId, _Connection] = {}
+    states: dict[ConnectionId, _ConnectionUses] = {}
     for ref, item in reader.items():
         conn = ref.connection(item)
         if conn is None:
             continue
         state = states.get(conn)
         if state is None:
-            state = states[conn] = _Connection(conn, known.get(conn, ClientDetails()))
+            state = states[conn] = _ConnectionUses(conn, known.get(conn, ClientDetails()))
             if isinstance(item, Preamble):  # later ones repeat what is known
                 for frame in _preamble(item, ref):
                     yield from state.sent(frame, ref.wall(item.t))
@@ -179,7 +179,7 @@ def uses(reader: CaptureReader, known: Clients) -> Iterator[Use]:
             state.replies.clear()
 
 
-class _Connection:
+class _ConnectionUses:
     """A connection, with the reply subjects that it got: the time of the message, and its responses."""
 
     def __init__(self, conn: ConnectionId, client: ClientDetails) -> None:

@@ -172,7 +172,7 @@ def _equal(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, in
 
 def _agreeing(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int, int]]:
     matcher = Matcher(IdentifierMap(), rules.options)
-    rows: defaultdict[str, _Row] = defaultdict(_Row)
+    rows: defaultdict[str, _PublishesOfRow] = defaultdict(_PublishesOfRow)
     for number, one in left.items():
         if (name := group(one)) not in rules.by_number:
             rows[name].add(number, one.frame)
@@ -197,7 +197,7 @@ def _agreeing(left: Open, right: Open, rules: Comparable) -> Iterable[tuple[int,
     return found
 
 
-class _Row:
+class _PublishesOfRow:
     """The publishes of a row, by their form."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ _RUNTIME_CALL: Final = re.compile(r"^(runtime|internal|sync|syscall|java|jdk|sun
 _LIBRARY: Final = re.compile(r"/(site-packages|dist-packages|node_modules|pkg/mod)/")
 
 
-class _Call(NamedTuple):
+class _StackFrame(NamedTuple):
     call: str
     file: str
 
@@ -49,10 +49,10 @@ def stack_place(stack: str) -> str:
     return next((str(calls[0]) for calls in (*tasks, *threads, *rest)), "")
 
 
-def _calls(block: str) -> list[_Call]:
+def _calls(block: str) -> list[_StackFrame]:
     """Return the calls of a stack, the innermost first, without the runtime's."""
     for form in _FORMS:
-        found = [_Call(one["call"].strip(), one["file"]) for one in form.finditer(block)]
+        found = [_StackFrame(one["call"].strip(), one["file"]) for one in form.finditer(block)]
         if found:
             if "most recent call last" in block:
                 found.reverse()
@@ -60,5 +60,5 @@ def _calls(block: str) -> list[_Call]:
     return []
 
 
-def _is_runtime(one: _Call) -> bool:
+def _is_runtime(one: _StackFrame) -> bool:
     return _RUNTIME.search(one.file) is not None or _RUNTIME_CALL.match(one.call) is not None

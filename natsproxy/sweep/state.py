@@ -36,7 +36,7 @@ Consumer = tuple[bytes, bytes]
 
 
 @dataclass(slots=True, eq=False)
-class _Pull:
+class _OpenPull:
     """A pull request without an end.
 
     place: of its frame.  left: messages that it may still get.  until: when it is over, its status or not.
@@ -81,7 +81,7 @@ class Conversation:
     generated: Collection[bytes] = ()
     _ready: bool = False
     _open: dict[bytes, str] = field(default_factory=dict)
-    _pulls: list[_Pull] = field(default_factory=list)
+    _pulls: list[_OpenPull] = field(default_factory=list)
     _subscriptions: dict[bytes, _Subscription] = field(default_factory=dict)
     _unacked: set[bytes] = field(default_factory=set)
     _pings: deque[bool] = field(default_factory=deque)
@@ -157,7 +157,7 @@ class Conversation:
         if what == "pull":
             pull = pull_request(frame.body)
             until = one.t + pull.expires + _GRACE if pull.expires else inf
-            self._pulls.append(_Pull(place, frame.reply, pull.batch, until))
+            self._pulls.append(_OpenPull(place, frame.reply, pull.batch, until))
         elif what not in _ACKS:
             published = what != "api" and pattern(frame.subject) in self.published
             self._open[frame.reply] = "publish" if published else what if what == "api" else "request"
@@ -214,7 +214,7 @@ class Conversation:
             self.by_clock.add(place)
         self._pull_ends(pull, empty=empty)
 
-    def _pull_ends(self, pull: _Pull, *, empty: bool = False) -> None:
+    def _pull_ends(self, pull: _OpenPull, *, empty: bool = False) -> None:
         self._pulls.remove(pull)
         if empty and not pull.found:
             self.by_clock.add(pull.place)

@@ -114,7 +114,7 @@ class RunTurns:
         return found
 
 
-class _Group:
+class _TrialGroup:
     """The trials that fail for one cause by their first runs.  lock: of the task that repeats one."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Sweep:
         self._numbers = count(1)
         self._writing = trio.CapacityLimiter(1)
         self._queue: deque[Trial] = deque()
-        self._groups: dict[FailureCause, _Group] = {}
+        self._groups: dict[FailureCause, _TrialGroup] = {}
 
     def seconds_left(self) -> float | None:
         """Return the time in which further trials begin; None for no limit."""
@@ -361,7 +361,7 @@ class Sweep:
     async def _confirm(self, one: Judged) -> None:
         """Repeat the trials of its cause, one after the other, until one has the same verdict every time."""
         cause = cause_of(one.trial, one.judgement, one.run)
-        group = self._groups.setdefault(cause, _Group())
+        group = self._groups.setdefault(cause, _TrialGroup())
         group.members.append(one)
         async with group.lock:
             while group.confirmed() is None and (unsure := group.unsure()) is not None:

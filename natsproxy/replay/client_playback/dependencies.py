@@ -70,7 +70,7 @@ class PlannedEnd(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Connection:
+class _PlayedConnection:
     received: dict[bytes, int] = field(default_factory=dict)
     new_subjects: dict[bytes, dict[bytes, None]] = field(default_factory=dict)  # subjects, by sid
     queued: set[bytes] = field(default_factory=set)
@@ -96,7 +96,7 @@ class Dependencies:
     """Finds the dependencies of client frames; it takes every step of a capture, in order."""
 
     def __init__(self) -> None:
-        self._connections: dict[ConnectionId, _Connection] = {}
+        self._connections: dict[ConnectionId, _PlayedConnection] = {}
         self._calls: BoundedDict[bytes, None] = BoundedDict()
         self._answered: deque[Answer] = deque(maxlen=_ANSWERS)
         self._answer_count = 0
@@ -163,8 +163,8 @@ class Dependencies:
         known = self._connections.pop(conn, None)
         return PlannedEnd(seq, t, known.take_new_counts() if known is not None else ())
 
-    def _connection(self, conn: ConnectionId) -> _Connection:
+    def _connection(self, conn: ConnectionId) -> _PlayedConnection:
         found = self._connections.get(conn)
         if found is None:
-            found = self._connections[conn] = _Connection()
+            found = self._connections[conn] = _PlayedConnection()
         return found
