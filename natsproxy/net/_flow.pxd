@@ -6,7 +6,7 @@
 
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free, malloc, realloc
+from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcpy, memmove
 
 from natsproxy.net._socket cimport MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
@@ -18,6 +18,7 @@ cdef enum:
     S2C = 1
     READ = 131072           # bytes of one read
     TAIL = 4096             # bytes of a control line that waits here
+    KEPT = 65536            # bytes of the beginning of a frame that waits here
     EVENTS = 256
     SLICE = 250000          # ns of a flow's turn
     NO_LIMIT = 1 << 30
@@ -57,6 +58,7 @@ cdef struct Flow:
     bint over               # it is not to be read any more
     bint recording
     Py_ssize_t boundary     # bytes that the session needs until the flow can be clear, 0: not known
+    Py_ssize_t whole        # bytes of a frame that goes on only whole, at most; 0: frames go on as they come
     uint64_t conn
     # What was passed since the session last took over.
     uint64_t passed_frames
@@ -81,9 +83,10 @@ cdef struct Flow:
     unsigned char *record
     Py_ssize_t record_size
     Py_ssize_t open_line
-    # An unfinished control line, or that of the open frame.
+    # An unfinished control line or small frame, or the control line of the open frame.
     unsigned char *tail
     Py_ssize_t tail_size
+    Py_ssize_t tail_room
     Watch watch
     int lot                     # frames with a decision that the session gets at a time
     void *decisions             # Decisions on frames that rules want, or NULL
@@ -228,15 +231,21 @@ cdef inline void send_backlog(Leg *leg) noexcept nogil:
 
 # -- receiving
 
+cdef inline void drop_tail(Flow *flow) noexcept nogil:
+    free(flow.tail)
+    flow.tail = NULL
+    flow.tail_size = flow.tail_room = 0
+
+
 cdef inline Py_ssize_t receive(Flow *flow, unsigned char *buffer, unsigned char **begin) noexcept nogil:
     """Read, behind what was kept of the last read; return the bytes at `begin`, 0 at the end, `NOTHING` or `BROKEN`.
 
-    buffer: of `TAIL + READ` bytes.  At the end, what was kept stays where it is.
+    buffer: of `KEPT + READ` bytes.  At the end, what was kept stays where it is.
     """
     cdef Leg *source = flow.source
     cdef Py_ssize_t kept = flow.tail_size, size
     while True:
-        size = recv(source.fd, buffer + TAIL, READ, MSG_DONTWAIT)
+        size = recv(source.fd, buffer + KEPT, READ, MSG_DONTWAIT)
         if size >= 0 or errno != EINTR:
             break
     if size < 0:
@@ -250,13 +259,15 @@ cdef inline Py_ssize_t receive(Flow *flow, unsigned char *buffer, unsigned char 
     if size < READ and not source.to_the_end:
         source.readable = False
     if kept:
-        memcpy(buffer + TAIL - kept, flow.tail, kept)
+        memcpy(buffer + KEPT - kept, flow.tail, kept)
         flow.tail_size = 0
-    begin[0] = buffer + TAIL - kept
+        if flow.tail_room > TAIL:
+            drop_tail(flow)
+    begin[0] = buffer + KEPT - kept
     return kept + size
 
 
-# -- unfinished control lines
+# -- unfinished control lines and frames
 
 cdef inline bint begins_message(const unsigned char *p, Py_ssize_t size, bint s2c) noexcept nogil:
     """True if bytes without a line end may be the beginning of an ordinary message frame."""
@@ -282,10 +293,12 @@ cdef inline bint is_tail(const unsigned char *p, Py_ssize_t size, bint s2c) noex
 
 
 cdef inline bint keep_tail(Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-    if flow.tail == NULL:
-        flow.tail = <unsigned char *>malloc(TAIL)
-        if flow.tail == NULL:
+    cdef unsigned char *grown
+    if size > flow.tail_room:
+        grown = <unsigned char *>realloc(flow.tail, max(size, TAIL))
+        if grown == NULL:
             return False
+        flow.tail, flow.tail_room = grown, max(size, TAIL)
     memcpy(flow.tail, p, size)
     flow.tail_size = size
     return True

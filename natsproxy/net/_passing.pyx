@@ -10,7 +10,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from natsproxy.capture.write._block cimport BlockBuilder, Changed
-from natsproxy.net._flow cimport NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_tail, send_to
+from natsproxy.net._flow cimport KEPT, NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_tail, send_to
 from natsproxy.rules.engine._decisions cimport DAMAGE, DROP, DUPLICATE, PASS, REWRITE, Decisions, Effect, Text
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._walk cimport (
@@ -23,7 +23,7 @@ cdef class Passing:
 
     def __cinit__(self, Py_ssize_t open_room, Py_ssize_t open_most):
         self.open_room, self.open_most = open_room, open_most
-        self.out = <unsigned char *>malloc(TAIL + READ)
+        self.out = <unsigned char *>malloc(KEPT + READ)
         if self.out == NULL:
             raise MemoryError
 
@@ -103,7 +103,10 @@ cdef Py_ssize_t pass_frames(
                 )
             count(passing, flow, &passed, passed.at - at)
             at = passed.at
-        if passed.stop == AT_OPEN and begin_open(passing, flow, p, at, size, &passed.message):
+        if (
+            passed.stop == AT_OPEN and passed.message.end - at > flow.whole
+            and begin_open(passing, flow, p, at, size, &passed.message)
+        ):
             return size
         if passed.stop != AT_WANTED or flow.decisions == NULL:
             return at
@@ -116,15 +119,19 @@ cdef Py_ssize_t pass_frames(
 
 
 cdef bint keep_rest(Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-    """Keep the beginning of a control line, or of a small frame with a decision; False: the session's."""
+    """Keep the beginning of a control line, or of a small frame; False: the session's.
+
+    The frame is one that goes on only whole, or one with a decision.
+    """
     cdef Message message
+    cdef Py_ssize_t most = min(flow.whole, KEPT) if flow.whole else TAIL
     if size < flow.watch.limit and is_tail(p, size, flow.direction):
         return keep_tail(flow, p, size)
     return (
-        flow.decisions != NULL and size < TAIL
-        and message_at(p, 0, size, &flow.watch, &message) and size < message.end <= TAIL
+        (flow.whole or flow.decisions != NULL) and size < most
+        and message_at(p, 0, size, &flow.watch, &message) and size < message.end <= most
         and (message.end - size > 1 or p[size - 1] == 13)
-        and (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL
+        and (flow.whole or (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL)
         and keep_tail(flow, p, size)
     )
 
@@ -229,9 +236,9 @@ cdef void record_change(
 cdef void put_out(Passing passing, Leg *leg, const unsigned char *p, Py_ssize_t size) noexcept nogil:
     if leg.gone:
         return
-    if size > TAIL + READ - passing.out_size:
+    if size > KEPT + READ - passing.out_size:
         passing.flush(leg)
-    if size > TAIL + READ:
+    if size > KEPT + READ:
         send_to(leg, p, size)
         return
     memcpy(passing.out + passing.out_size, p, size)

@@ -14,7 +14,8 @@ Theory
 3. The first byte that is not such a frame, and everything behind it in the same read, goes to the session as it
    does without a plane.  The session keeps what is unfinished; the flow is not clear until that is over.
 4. A frame that nobody wants and that is not whole is passed on as it comes.  `missing` are its bytes that have
-   not come; where it is recorded, its bytes are kept in `record`.  An unfinished control line waits in `tail`.
+   not come; where it is recorded, its bytes are kept in `record`.  An unfinished control line waits in `tail`, and
+   so does a frame that goes on only `whole`; the session has those above `KEPT`.
 5. The session counts frames too.  The plane adds up those it passed, and hands the sums over before the session
    looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
    at the end of the step: it makes the events.
@@ -40,7 +41,7 @@ import os
 from natsproxy._lock cimport load, store
 from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._flow cimport (
-    BROKEN, EVENTS, NOTHING, READ, SLICE, TAIL,
+    BROKEN, EVENTS, KEPT, NOTHING, READ, SLICE, TAIL,
     Flow, Leg, Ready, add_ready, begins_message, next_ready, receive, remove_ready, send_backlog, send_to, twin_of,
 )
 from natsproxy.net._passing cimport Passing
@@ -207,6 +208,7 @@ cdef class Connection:
         flow.paused = pipe.full
         flow.swallowing = pipe.swallowing
         flow.pending = pipe.pending
+        flow.whole = pipe.whole
         flow.recording = recording
         flow.clear = clear and not flow.pending and (not recording or self.plane.passing.builder is not None)
         flow.portable = flow.clear and not flow.swallowing and (
@@ -361,7 +363,7 @@ cdef class Plane:
         self.passing = Passing(open_room, open_most)
         self.connections = set()
         self.removed = []
-        self.buffer = <unsigned char *>malloc(TAIL + READ)
+        self.buffer = <unsigned char *>malloc(KEPT + READ)
         if self.buffer == NULL:
             raise MemoryError
         self.fd = self.wake = -1

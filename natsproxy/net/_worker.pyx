@@ -33,7 +33,7 @@ from natsproxy._lock cimport (
     sched_yield, store,
 )
 from natsproxy.net._flow cimport (
-    BROKEN, C2S, EVENTS, NOTHING, READ, SLICE, TAIL,
+    BROKEN, C2S, EVENTS, KEPT, NOTHING, READ, SLICE,
     Flow, Leg, add_ready, next_ready, receive, remove_ready, send_backlog, twin_of,
 )
 from natsproxy.net._passing cimport Passing
@@ -64,7 +64,7 @@ cdef class Worker:
         self.clock, self.control = clock, control
         self.passing = Passing(open_room, open_most)
         self.fd = self.wake = -1
-        self.buffer = <unsigned char *>malloc(TAIL + READ)
+        self.buffer = <unsigned char *>malloc(KEPT + READ)
         if self.buffer == NULL:
             raise MemoryError
         self.fd = epoll_create1(EPOLL_CLOEXEC)

@@ -397,7 +397,8 @@ class DirectionPipe:
     gone, not yet recorded.  deciding: the frame whose decision is not complete: those behind it wait.
     open: the frame whose payload is still coming.  later: injected frames that wait for its end.  owed: bytes
     of fences, and of the answers that wait for them.  unread: received bytes of a connection that is gone
-    that were never processed.  watched: further ops at which the scanner stops (a mask).
+    that were never processed.  watched: further ops at which the scanner stops (a mask).  whole: frames up to
+    this size (bytes) go on only whole, because their sender may be lost and replaced.
     """
 
     def __init__(self, direction: Direction, context: PipeContext) -> None:
@@ -414,7 +415,7 @@ class DirectionPipe:
         self.records = DirectionRecords(direction, scanner, context)
         self.sender = Sender(direction, self.records, context)
         self.outbox = self.sender.outbox
-        self.in_bytes = self.handled = self.owed = self.unread = self.watched = 0
+        self.in_bytes = self.handled = self.owed = self.unread = self.watched = self.whole = 0
         self.swallowing = self.pending = self.waiting = False
         self.boundary_by: int | None = None
         self.unsent: deque[Outgoing] | None = None
@@ -795,6 +796,9 @@ class DirectionPipe:
         """Set the bytes that the scanner may hold, before a read: fewer when the budget is spent."""
         most = self._settings.rule_buffer
         self.scanner.buffer_limit = min(SMALL, most) if self._budget.spent else most
+        if self.whole:
+            limit = self._settings.frame_hold_limit
+            self.scanner.hold = limit if self._budget.spent else max(limit, self.whole)
 
     def charge(self) -> None:
         """Charge the bytes held here to the budget, after a read or a release."""

@@ -2,8 +2,9 @@
 
 Theory
 1. The client is held if everything that the new server has to know can be said again by us: its login
-   (`Login.is_repeatable`), its subscriptions, and its pulls.  A frame that it has in part cannot, so a server
-   that was lost inside a message ends the connection, as do all servers without failover.
+   (`Login.is_repeatable`), its subscriptions, and its pulls.  A frame that it has in part cannot, so frames
+   go on to it only whole (`DirectionPipe.whole`); one that is too large for that ends the connection where
+   the server is lost inside it.
 2. What was sent to the lost server may have been processed or not, and is not sent again: at most once.  A
    request under way gets the server's own 503, so that its client need not wait for a time-out.
 3. What the client sends meanwhile waits in the outbox, in its order, and beyond the limit of that the client

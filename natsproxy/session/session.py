@@ -1120,6 +1120,11 @@ class Session:
         scanner.hold = min(limit, most or limit) if self.connect.headers else 0
         scanner.max_payload = most
 
+    def _keep_whole(self) -> None:
+        """Pass messages on only whole to a client that can be held: one that has a part of one cannot."""
+        holds = self._failover is not None and self._is_repeatable()
+        self.pipes[S2C].whole = self.settings.queue_bytes if holds else 0
+
     def _send_info(self, frame: Frame, ordinal: int, now: int) -> None:
         pipe, args = self.pipes[S2C], client_info(frame.args, self.settings)
         if self.info.ldm and self._fails_over():
@@ -1159,6 +1164,7 @@ class Session:
         if self.lifecycle.phase is not Phase.CONNECTED:
             return
         self.lifecycle.step(PhaseEvent.PONG)
+        self._keep_whole()
         self._identify_requests()
         self.pipes[S2C].flush(now)
         for info, ordinal in self._login.held_infos():
@@ -1216,6 +1222,7 @@ class Session:
             pipe.scanner.interest = self.rules.interest[pipe.direction]
         if self._pulls is not None:
             self.pipes[C2S].scanner.interest = _with_pulls(self.rules.interest[C2S].clauses)
+        self._keep_whole()  # a rule may want CONNECT
 
     def _update_conditions(self, now: int) -> None:
         """Apply the link conditions of the rules and of the operator to both directions."""

@@ -13,9 +13,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from natsproxy.session.values import SessionSettings
 from tests.kit.cluster import cluster
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
+from tests.kit.stage import HELLO, INFO, receive, stage
 
 pytestmark = pytest.mark.server
 HOLD = ("--failover", "hold")
@@ -222,6 +224,28 @@ async def _ask(client: Client, counts: list[int], over: asyncio.Event) -> None:
         except NoRespondersError:  # it was under way, or so was the one who would have answered
             counts[1] += 1
         await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("size", [20, 20_000, 900_000])
+async def test_a_server_that_is_lost_inside_a_message_is_replaced(size: int) -> None:
+    """Its client has no part of the message, or it could not go on."""
+    message = b"MSG a 1 %d\r\n" % size + b"x" * size + b"\r\n"
+    async with stage(session=SessionSettings(failover="hold")) as made:
+        client, server = await made.connect()
+        async with client:
+            for cut in (len(message) // 2, len(message) - 1):
+                async with server:
+                    await server.send_all(message + message[:cut])
+                    assert await receive(client, len(message)) == message
+                server = await made.listener.accept()
+                await server.send_all(INFO)
+                assert await receive(server, len(HELLO)) == HELLO
+                await server.send_all(b"PONG\r\n")
+                assert b"INFO" in await client.receive_some()
+            async with server:
+                for at in range(0, len(message), len(message) // 3):
+                    await server.send_all(message[at : at + len(message) // 3])
+                assert await receive(client, len(message)) == message
 
 
 def test_memory_is_bounded_while_a_client_publishes_without_a_server() -> None:

@@ -165,7 +165,7 @@ def connected(rig: Rig, rules: HasDecisions) -> tuple[Relay, socket.socket, sock
     """Return a connection whose messages the rules want."""
     relay, client, server = rig.connect()
     for direction in Direction:
-        pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=0)
+        pipe = SimpleNamespace(full=False, swallowing=False, pending=False, whole=0, out_next=0)
         pipe.scanner = Scanner(direction, Interest((Clause(op_mask(*MESSAGE_OPS)),)))
         rules.scanners.append(pipe.scanner)
         relay.connection.update_flow(direction, True, pipe, False, rules.decisions[direction])
@@ -353,7 +353,7 @@ def test_a_frame_that_is_dropped_is_no_delivery_and_no_request(rig: Rig) -> None
     s2c.tallies[b"1"] = 5
     for direction, scanner in zip(Direction, rules.scanners, strict=True):
         scanner.awaited = awaited
-        pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=0, scanner=scanner)
+        pipe = SimpleNamespace(full=False, swallowing=False, pending=False, whole=0, out_next=0, scanner=scanner)
         relay.connection.update_flow(direction, True, pipe, False, rules.decisions[direction])
     client.send(b"PUB b _INBOX.lost 0\r\n\r\nPUB a _INBOX.asked 0\r\n\r\n")
     server.send(b"MSG b 1 0\r\n\r\n")

@@ -43,7 +43,7 @@ class Relay:
         """Let frames of all ops but these go past."""
         clauses = (Clause(op_mask(*ops)),) if ops else ()
         for direction in (C2S, S2C):
-            pipe = SimpleNamespace(full=False, swallowing=False, pending=False, out_next=0)
+            pipe = SimpleNamespace(full=False, swallowing=False, pending=False, whole=0, out_next=0)
             pipe.scanner = Scanner(direction, Interest(clauses))
             self.connection.update_flow(direction, True, pipe, recording)
 

@@ -8,6 +8,7 @@ import pytest
 
 from natsproxy.events import FailedOver
 from natsproxy.session.phase import Phase
+from natsproxy.session.values import Budget
 from natsproxy.wire.frames import Need
 from natsproxy.wire.ops import C2S, S2C
 from tests.session.playbook import CONNECT, INFO, OneRule, Playbook
@@ -106,17 +107,36 @@ def test_an_error_of_the_server_ends_the_connection() -> None:
 
 
 def test_a_server_lost_inside_a_message_that_the_client_has_in_part_ends_the_connection() -> None:
-    play = holding().client(b"SUB a 1\r\n").server(b"MSG a 1 900000\r\nbegin")
+    play = holding(queue_bytes=100_000).client(b"SUB a 1\r\n").server(b"MSG a 1 900000\r\nbegin")
     assert play.to_client.endswith(b"begin")
     play.eof(S2C)
     assert play.end is not None
 
 
-def test_a_message_that_was_not_begun_is_forgotten() -> None:
-    play = holding().client(b"SUB a 1\r\n").server(b"MSG a 1 5\r")
+@pytest.mark.parametrize(
+    "begun", [b"MSG a 1 5\r", b"MSG a 1 5\r\nhel", b"MSG a 1 900000\r\n" + b"x" * 899_999]
+)
+def test_a_message_that_the_lost_server_has_begun_is_forgotten(begun: bytes) -> None:
+    play = holding().client(b"SUB a 1\r\n").server(begun)
     assert play.to_server == b"SUB a 1\r\n"
+    assert not play.to_client
     lost(play).server(NEW + b"MSG a 1 2\r\nok\r\n")
     assert play.to_client == NEW + b"MSG a 1 2\r\nok\r\n"
+
+
+def test_a_client_that_cannot_be_held_gets_messages_as_they_come() -> None:
+    connect = CONNECT.replace(b"{", b'{"nkey":"UABC","sig":"xyz",')
+    play = Playbook(failover="hold").server(INFO).client(connect + b"PING\r\n").server(b"PONG\r\n")
+    play.server(b"MSG a 1 900000\r\nbegin")
+    assert play.to_client.endswith(b"begin")
+
+
+def test_large_messages_go_on_as_they_come_where_memory_is_short() -> None:
+    play, budget = holding(), Budget(1)
+    budget.used = 2
+    play.session.pipes[S2C]._budget = budget
+    play.server(b"MSG a 1 900000\r\nbegin")
+    assert play.to_client.endswith(b"begin")
 
 
 def test_pings_are_answered_meanwhile() -> None:
