@@ -13,7 +13,9 @@ Theory
 3. Those that must wait are accepted but get no byte.  They stand in a line by address, and the addresses take
    turns, so that a client that connects in a loop delays only those of its own address.  The line is bounded;
    behind it there is the kernel's queue, which is first come, first served.
-4. A *storm* begins when a client has to wait, and is over when nobody has for `QUIET`.  One in which somebody
+4. A connection that has lost its server, or whose first dial found none, stands in the same line before it
+   dials again: when a server dies, a thousand others may need another one at once.
+5. A *storm* begins when a client has to wait, and is over when nobody has for `QUIET`.  One in which somebody
    waited for `WORTH` is reported, at its end.
 """
 
@@ -24,6 +26,7 @@ import socket
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
@@ -49,16 +52,16 @@ LINE: Final = 4_096
 
 
 class Waiting(NamedTuple):
-    """A client in the line.  host, port: its address.  since: its accept (ns).
+    """A client or connection in the line.  host: its address.  since: the begin of its wait (ns).
 
-    take: takes the socket, and returns the number of the connection.
+    begin: lets it go on, and returns the number of the connection, None where it has left.  close: called
+    instead at the end of the proxy.
     """
 
-    client: socket.socket
     host: str
-    port: int
     since: int
-    take: Callable[[socket.socket], int]
+    begin: Callable[[], int | None]
+    close: Callable[[], None]
 
 
 class Arrivals:
@@ -83,6 +86,7 @@ class Arrivals:
         self._greeted: dict[int, int] = {}  # the same, since the INFO
         self._line: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by address, the next one first
         self._waiting = 0
+        self._closed = False
         self._usual: int | None = None  # the time of a dial without load
         self._until_slower = 0  # dials that were begun before the limit was lowered
         self._wake = trio.Event()
@@ -124,17 +128,50 @@ class Arrivals:
         now, and open connections are to run before the next.
         """
         now = self._clock()
-        waiting = Waiting(client, host, port, now, take)
+        waiting = Waiting(host, now, partial(self._take, client, host, port, take), client.close)
         if not more and not self._waiting and self._has_room(now):
             return self._begin(waiting, now)
+        self._stand_in_line(waiting)
+        return False
+
+    def _take(
+        self, client: socket.socket, host: str, port: int, take: Callable[[socket.socket], int]
+    ) -> int | None:
+        if not has_left(client):  # it may be back already: serving it delays others
+            return take(client)
+        client.close()
+        self._gone(str(address_of(host, port)))
+        return None
+
+    async def turn(self, conn: int, host: str) -> None:
+        """Wait until an open connection may dial: then it is on its way.  host: of its client's address."""
+        self.arrived(conn)  # it may have lost its next server on its way
+        now, begun, left = self._clock(), trio.Event(), False
+        if self._closed:
+            return
+        if not self._waiting and self._has_room(now):
+            self._opening[conn] = now
+            return
+
+        def begin() -> int | None:
+            begun.set()
+            return None if left else conn
+
+        self._stand_in_line(Waiting(host, now, begin, begun.set))
+        try:
+            await begun.wait()
+        except trio.Cancelled:
+            left = True
+            raise
+
+    def _stand_in_line(self, waiting: Waiting) -> None:
         if self._since is None:
-            self._since = now
-        self._line.setdefault(host, deque()).append(waiting)
+            self._since = waiting.since
+        self._line.setdefault(waiting.host, deque()).append(waiting)
         self._waiting += 1
         self.delayed += 1
         if self._waiting == 1:
             self._wake.set()
-        return False
 
     def _next(self) -> Waiting:
         """Take out the next client of the line; its address goes behind the others."""
@@ -147,17 +184,16 @@ class Arrivals:
         return found
 
     def _begin(self, waiting: Waiting, now: int) -> bool:
-        """Hand a client on, unless it has left; return whether it has not."""
+        """Let a client go on, unless it has left; return whether it has not."""
         if self._since is not None:
             self._last = now
             self._came += 1
             self.longest = max(self.longest, now - waiting.since)
-        if has_left(waiting.client):  # it may be back already: serving it delays others
+        conn = waiting.begin()
+        if conn is None:
             self._left += self._since is not None
-            waiting.client.close()
-            self._gone(str(address_of(waiting.host, waiting.port)))
             return False
-        self._opening[waiting.take(waiting.client)] = now
+        self._opening[conn] = now
         return True
 
     def _has_room(self, now: int) -> bool:
@@ -213,9 +249,10 @@ class Arrivals:
                 await self._wake.wait()
 
     def close(self) -> None:
-        """Close the clients of the line, as the kernel closes those in its queue; call last."""
+        """Close the clients of the line, as the kernel does with its queue; connections wait no more."""
+        self._closed = True
         while self._waiting:
-            self._next().client.close()
+            self._next().close()
         if self._since is not None:
             self._end_storm(self._since)
 

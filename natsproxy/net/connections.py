@@ -26,7 +26,7 @@ from natsproxy.net.chain_swap import ChainSwap
 from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import Deadlines
-from natsproxy.net.dial import NoServer
+from natsproxy.net.dial import Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.failover import HeldClients
 from natsproxy.net.leg import AnyLeg, Leg, LegLost, linger
@@ -86,7 +86,7 @@ class Connections:
         self.open = 0
         self.observe: Callable[[int], None] | None = None
         self.layers: Layers | None = None
-        self.held = HeldClients()
+        self.held = HeldClients(arrivals.arrived)
         self.meter: RequestMeter | None = settings.request_metrics.meter()
         self._settings = settings
         self._session_settings = SettingsOfSessions(settings)
@@ -240,11 +240,8 @@ class Connections:
         self, session: Session, accepted: Accepted, record: Callable[[records.Item], None]
     ) -> Relay | End:
         """Connect to the server, and return the relay; the end where there is none.  Raises NoServer."""
-        chain, begun = self.chain, now_ns()
-        endpoint, server, greeting, secured, _ = await self.upstreams.dial(
-            accepted.facts, accepted.plain, partial(self._arrivals.arrived, accepted.conn)
-        )
-        self._arrivals.greeted(accepted.conn, now_ns() - begun)
+        chain = self.chain
+        endpoint, server, greeting, secured, _ = await self._dial(accepted, accepted.plain)
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
             refusal = _DRAINED
@@ -312,9 +309,25 @@ class Connections:
         if lost is not None:
             self._server_ends.count(lost)
         within = self._settings.session.failover_hold
-        endpoint, server, greeting, _, _ = await self.upstreams.dial(accepted.facts, None, within=within)
+        endpoint, server, greeting, _, _ = await self._dial(accepted, None, within)
         self._endpoints[relay.conn] = endpoint
         return server, str(endpoint.address), greeting
+
+    async def _dial(self, accepted: Accepted, leg: Leg | None, within: int | None = None) -> Dialled:
+        """Connect to a server when it is the connection's turn; leg, within: see `Upstreams.dial`."""
+        conn, arrivals, begun = accepted.conn, self._arrivals, now_ns()
+
+        async def turn() -> None:
+            nonlocal begun
+            await arrivals.turn(conn, split_host_port(accepted.facts.peer)[0])
+            begun = now_ns()
+
+        if leg is None:  # it is no new client
+            await turn()
+        held = partial(arrivals.arrived, conn)
+        dialled = await self.upstreams.dial(accepted.facts, leg, held, turn, within=within)
+        arrivals.greeted(conn, now_ns() - begun)
+        return dialled
 
     def _session(self, accepted: Accepted) -> Session:
         settings = self._session_settings.for_client(accepted.listener, accepted.facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -19,9 +20,12 @@ class HeldClients:
 
     The messages that one client has sent meanwhile may be for another one: they wait until that has its
     subscriptions back.
+
+    arrived: called with the number of a connection that has a server again, or is gone.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, arrived: Callable[[int], None]) -> None:
+        self._arrived = arrived
         self._held: set[int] = set()
         self._none = trio.Event()
 
@@ -37,6 +41,7 @@ class HeldClients:
     def discard(self, conn: int) -> None:
         """Note a connection that has a server again, or is gone."""
         self._held.discard(conn)
+        self._arrived(conn)
         if not self._held:
             self._none.set()
             self._none = trio.Event()

@@ -8,7 +8,7 @@ serves.  Where none does, the client is held for the time of `upstream_hold`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,10 @@ _MOST_LEARNED: Final = 256  # servers that INFO names: more are not a cluster
 
 
 def _nothing() -> None:
+    return None
+
+
+async def _at_once() -> None:
     return None
 
 
@@ -102,13 +106,14 @@ class Upstreams:
         client: ClientFacts,
         leg: Leg | None,
         held: Callable[[], None] = _nothing,
+        turn: Callable[[], Awaitable[None]] = _at_once,
         *,
         within: int | None = None,
     ) -> Dialled:
         """Return a connection to a server; try again for `within` ns, else for the time of `upstream_hold`.
 
         leg: of the client, which may leave meanwhile; None where that does not matter.  held: called when it
-        has to wait for that.
+        has to wait for that.  turn: awaited before each further attempt.
         Raises NoServer, OwnShortage and ClientLeft.
         """
         longest = self._settings.upstream_hold if within is None else within
@@ -135,6 +140,7 @@ class Upstreams:
                     raise NoServer("; ".join(reasons))
             held()
             await self._hold(deadline)
+            await turn()
 
     async def _hold(self, deadline: float) -> None:
         """Wait for the next attempt of a client that is held, or until another one finds a server."""

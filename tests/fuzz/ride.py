@@ -65,7 +65,9 @@ class Ride:
 
     def update_flow(self) -> None:
         out = self.one.ordinal  # nothing is dropped, nothing is injected
-        pipe = SimpleNamespace(full=False, swallowing=False, pending=False, whole=0, out_next=out, scanner=self.one)
+        pipe = SimpleNamespace(
+            full=False, swallowing=False, pending=False, whole=0, out_next=out, scanner=self.one
+        )
         recording = self.recording is not None
         self.connection.update_flow(self.direction, self.one.idle, pipe, recording, self.decisions)
 

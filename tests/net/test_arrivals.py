@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 
 import pytest
@@ -17,6 +17,7 @@ from natsproxy.net.arrivals import FIRST_LIMIT, LEAST, LONGEST, MOST, QUIET, SIL
 from natsproxy.net.clock import now_ns
 from natsproxy.net.listener import accept
 from natsproxy.net.shortage import Shortage
+from natsproxy.session.values import SessionSettings
 from natsproxy.units import MILLISECOND, SECOND
 from tests.kit.stage import HELLO, INFO, receive, stage
 
@@ -288,3 +289,80 @@ async def test_the_first_pong_of_a_client_lets_the_next_one_in(
         assert (arrivals.waiting, arrivals.on_their_way) == (0, FIRST_LIMIT)
         for one in (*clients, *servers):
             nursery.start_soon(one.aclose)
+
+
+async def test_open_connections_wait_for_their_turn_in_the_same_line(
+    stack: ExitStack, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with door(stack) as made, trio.open_nursery() as nursery:
+        arrivals, begun = made.arrivals, list[int]()
+
+        async def turn(conn: int) -> None:
+            await arrivals.turn(conn, "10.0.0.1")
+            begun.append(conn)
+
+        for conn in range(1000, 1000 + FIRST_LIMIT + 3):
+            nursery.start_soon(turn, conn)
+        await settled()
+        assert len(begun) == arrivals.on_their_way == FIRST_LIMIT
+        made.come("10.0.0.2")
+        for conn in begun[:4]:
+            arrivals.greeted(conn, QUICK)
+            arrivals.arrived(conn)
+        await settled()
+        assert (len(begun), made.taken, arrivals.waiting) == (FIRST_LIMIT + 3, ["10.0.0.2"], 0)
+        await arrivals.turn(begun[10], "10.0.0.1")  # it has lost its next server, too
+        assert arrivals.on_their_way == FIRST_LIMIT
+
+
+async def test_a_connection_that_ends_while_it_waits_takes_no_turn(
+    stack: ExitStack, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with door(stack) as made:
+        made.come(count=FIRST_LIMIT)
+        with trio.move_on_after(TICK):
+            await made.arrivals.turn(1000, "10.0.0.2")
+            pytest.fail("there is no room")
+        made.arrivals.arrived(1)
+        await settled()
+        assert (made.arrivals.on_their_way, made.arrivals.waiting) == (FIRST_LIMIT - 1, 0)
+
+
+async def test_connections_that_wait_go_on_at_the_end_of_the_proxy(
+    stack: ExitStack, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        async with door(stack) as made:
+            made.come(count=FIRST_LIMIT)
+            nursery.start_soon(made.arrivals.turn, 1000, "10.0.0.2")
+            await settled()
+        await made.arrivals.turn(1001, "10.0.0.2")
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_a_bounded_number_of_held_clients_comes_to_another_server_at_once(
+    plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    for name in ("FIRST_LIMIT", "MOST"):
+        monkeypatch.setattr(module, name, 4)
+    for name in ("LONGEST", "SILENT", "SLOW"):
+        monkeypatch.setattr(module, name, 3600 * SECOND)
+    session = SessionSettings(failover="hold", failover_hold=3600 * SECOND)
+    async with stage(session=session, connect_timeout=3600 * SECOND) as made, AsyncExitStack() as opened:
+        arrivals = made.proxy.arrivals
+        ends = [await made.connect() for _ in range(10)]
+        for client, server in ends:
+            await opened.enter_async_context(client)
+            await server.aclose()
+        while arrivals.waiting < 6:
+            await trio.lowlevel.checkpoint()
+        for left in range(10, 0, -1):
+            assert arrivals.on_their_way == min(4, left)
+            server = await opened.enter_async_context(await made.listener.accept())
+            await server.send_all(INFO)
+            assert await receive(server, len(HELLO)) == HELLO
+            assert arrivals.on_their_way == min(4, left)
+            await server.send_all(b"PONG\r\n")
+            while (arrivals.on_their_way, arrivals.waiting) != (min(4, left - 1), max(0, left - 5)):
+                await trio.lowlevel.checkpoint()

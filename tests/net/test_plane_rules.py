@@ -353,7 +353,9 @@ def test_a_frame_that_is_dropped_is_no_delivery_and_no_request(rig: Rig) -> None
     s2c.tallies[b"1"] = 5
     for direction, scanner in zip(Direction, rules.scanners, strict=True):
         scanner.awaited = awaited
-        pipe = SimpleNamespace(full=False, swallowing=False, pending=False, whole=0, out_next=0, scanner=scanner)
+        pipe = SimpleNamespace(
+            full=False, swallowing=False, pending=False, whole=0, out_next=0, scanner=scanner
+        )
         relay.connection.update_flow(direction, True, pipe, False, rules.decisions[direction])
     client.send(b"PUB b _INBOX.lost 0\r\n\r\nPUB a _INBOX.asked 0\r\n\r\n")
     server.send(b"MSG b 1 0\r\n\r\n")
