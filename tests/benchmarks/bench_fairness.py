@@ -81,6 +81,7 @@ ROWS: Mapping[str, Row] = {
     "recording, payload hashed": Row(("--record-payload", ">=hash", "--record")),
     "recording another subject": Row(("--record-subject", "other.>", "--record")),
     **{kind: Row(rules=rule(kind, *RULES.get(kind, (FLOOD,)))) for kind in KINDS},
+    "limit, not reached": Row(rules=rule("limit", FLOOD, 'messages = "100000000/s"')),
     "latency of all": Row(rules=rule("latency", 'delay = "10ms"', 'direction = "c2s"', FIRST)),
     "corrupt, recording": Row(("--record",), rule("corrupt", FLOOD)),
     "rewrite, recording": Row(("--record",), rule("rewrite", *RULES["rewrite"])),

@@ -157,6 +157,18 @@ ROWS: tuple[tuple[str, str, int, SubjectRewriter], ...] = (
         lambda n: b"b.eu.new.x",
     ),
     (
+        "a limit that nothing exceeds, one subject",
+        rule("limit", 'subject = "b.eu.>"', 'messages = "100000000/s"', 'per = "user"'),
+        500_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
+        "a limit that drops nearly all, one subject",
+        rule("limit", 'subject = "b.eu.>"', "messages = 1", 'action = "drop"'),
+        100_000,
+        lambda n: b"b.eu.new.x",
+    ),
+    (
         "a drop of what is large, and nothing is",
         rule("drop", "min_size = 1000"),
         500_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections import Counter
@@ -29,6 +30,7 @@ from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.token_buckets import OTHERS, Rate, TokenBuckets, Tokens
 from natsproxy.units import HOUR, SECOND
 from natsproxy.wire.ops import C2S, Direction, Op, op_mask
+from natsproxy.wire.parse import frames
 from natsproxy.wire.scanner import COMPILED
 
 if not COMPILED:
@@ -285,7 +287,7 @@ async def test_tokens_stay_taken_behind_a_reload_and_over_connections(name: str,
     text = head + 'messages = "1/h"\nburst = 40\n'
     other = '[[rules]]\nname = "other"\nkind = "drop"\nsubject = "y"\n'
     chain = RuleChain(load(text, KINDS))
-    frames, mark, passed = b"PUB x.a 0\r\n\r\nPUB x.b 0\r\n\r\n", b"PUB z 0\r\n\r\n", Counter[bytes]()
+    asked, mark, passed = b"PUB x.a 0\r\n\r\nPUB x.b 0\r\n\r\n", b"PUB z 0\r\n\r\n", Counter[bytes]()
     with plane(name):
         async with stage(chain) as made:
             for rules in (text, text + other, text.replace("40", "41")):
@@ -294,7 +296,7 @@ async def test_tokens_stay_taken_behind_a_reload_and_over_connections(name: str,
                 await made.proxy.rules_in_force()
                 pairs = [await made.connect() for _ in range(2)]
                 for client, server in pairs * 7:
-                    await client.send_all(frames + mark)
+                    await client.send_all(asked + mark)
                     came = b""
                     while not came.endswith(mark):
                         came += await receive(server, 1)
@@ -304,3 +306,44 @@ async def test_tokens_stay_taken_behind_a_reload_and_over_connections(name: str,
     # 42 of each subject: the last rule lets 41 pass, of which 40 or 28 have passed before.
     expected = {"connection": 84, "template": 82, "client": 41, "proxy": 41}
     assert passed[b"x.a"] + passed[b"x.b"] == expected[per]
+
+
+SPELLINGS = (
+    b"PUB a.b 0\r\n\r\n",
+    b"PUB a.b 2\r\nhi\r\n",
+    b"pUb \t a.b \t 000 \r\n\r\n",
+    b"PUB a.b 0\n\r\n",
+    b"HPUB a.b 12 12\r\nNATS/1.0\r\n\r\n\r\n",
+    b"PUB a.b r 0\r\n\r\n",
+    b"HPUB a.b r 18 18\r\nNATS/1.0\r\nA: b\r\n\r\n\r\n",
+)
+
+
+@pytest.mark.parametrize("name", PLANES)
+async def test_no_spelling_gets_past_a_limit_that_c_counts(name: str) -> None:
+    """However frames are written, and wherever their bytes are cut; over connections, too."""
+    rule = 'subject = "a.>"\nmessages = "1/h"\nburst = 90\nper = "client"\naction = "drop"\n'
+    chain = RuleChain(load(f'[[rules]]\nname = "few"\nkind = "limit"\n{rule}', KINDS))
+    dice, came = random.Random(1), 0
+    with plane(name):
+        async with stage(chain) as made:
+            for _ in range(3):
+                client, server = await made.connect()
+                data = (
+                    b"".join(dice.choices(SPELLINGS, weights=[4, 4, 1, 1, 4, 4, 4], k=50))
+                    + b"PUB z 0\r\n\r\n"
+                )
+                while data:
+                    cut = dice.choice([3, 20, 100])
+                    await client.send_all(data[:cut])
+                    await trio.lowlevel.checkpoint()
+                    data = data[cut:]
+                got = b""
+                while not got.endswith(b"PUB z 0\r\n\r\n"):
+                    more = await server.receive_some()
+                    assert more, got
+                    got += more
+                came += sum(frame.subject == b"a.b" for frame in frames(got, C2S))
+                await client.aclose()
+                await server.aclose()
+    assert came == 90

@@ -18,7 +18,6 @@ Theory
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from natsproxy.events import Firing
@@ -89,7 +88,8 @@ class NativeDecision(NamedTuple):
 class DecisionCache(dict[Key, CachedDecision | None]):
     """The decisions of one direction; None: the frames take the general path.
 
-    frames: how many were decided on since the last read.
+    frames: how many were decided on since the last read.  seen_once: the keys for which the native plane may
+    have a decision of its own, but only where they come again: those that clients use once are many.
     """
 
     def __init__(self, direction: Direction, rewriter: SubjectRewriter | None) -> None:
@@ -97,28 +97,32 @@ class DecisionCache(dict[Key, CachedDecision | None]):
         self.frames = 0
         self._direction = direction
         self._rewriter = rewriter
+        self.seen_once: set[Key] = set()
         self._table: Any = None
         self._small_reads = 0
 
-    def store(
-        self, key: Key, decision: CachedDecision | None, native: Callable[[], NativeDecision | None]
-    ) -> None:
-        """Store a decision; native: makes that of the native plane."""
+    def store(self, key: Key, decision: CachedDecision | None) -> None:
+        """Store a decision."""
         if len(key[1]) > MAX_KEY_BYTES:
             return
         if len(self) >= MOST_IN_A_READ:
             self.forget()
         self[key] = decision
         # The session looks at each frame on a subject of the system, for secrets.
-        if self._table is None or key[1].startswith(SYSTEM):
-            return
-        if (found := native()) is not None:
+        if self._table is not None and not key[1].startswith(SYSTEM):
+            self.seen_once.add(key)
+
+    def store_native(self, key: Key, decision: NativeDecision | None) -> None:
+        """Store the decision of the native plane on a key that is seen again."""
+        self.seen_once.discard(key)
+        if decision is not None:
             line = b" ".join(part for part in (OPS[key[0]].token, *key[1:]) if part)
-            self._table.put(line, *found)
+            self._table.put(line, *decision)
 
     def forget(self) -> None:
         """Forget all decisions."""
         self.clear()
+        self.seen_once.clear()
         self._small_reads = 0
         if self._table is not None:
             self._table.clear()
@@ -309,9 +313,12 @@ class StaticDecisions:
     def _cached(self, direction: Direction, frame: Frame) -> CachedDecision | None:
         cache, key = self._cache[direction], (frame.op, frame.subject, frame.sid)
         if key in cache:
-            return cache[key]
+            decision = cache[key]
+            if key in cache.seen_once:
+                cache.store_native(key, self._native(direction, frame, decision))
+            return decision
         decision = self._find_c2s(frame) if direction == C2S else self._find_s2c(frame)
-        cache.store(key, decision, partial(self._native, direction, frame, decision))
+        cache.store(key, decision)
         return decision
 
     # -- decisions of the native plane
