@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
+import re
+import selectors
 import signal
 import socket
 import struct
@@ -32,6 +35,9 @@ INFO = b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":1
 HELLO = b'CONNECT {"verbose":false,"headers":true,"protocol":1}\r\nSUB a 1\r\nPING\r\n'
 ROUNDS = 40
 TIMEOUT = 30
+GUESTS = 24  # clients that come and go at once
+VISITS = 60  # of each of them
+SPOKEN = re.compile(rb"PUB a \d+\r\n([^\r]*)\r\n|(PING)\r\n|(?:CONNECT|SUB) [^\n]*\n")
 
 
 @pytest.fixture
@@ -320,6 +326,159 @@ def test_descriptors_that_are_used_again_have_their_own_bytes(tmp_path: Path) ->
                 mine[number % 2].sendall(begun)
             assert background.is_alive() or done.is_set()
         background.join()
+
+
+@contextmanager
+def echoing() -> Iterator[int]:
+    """Run a server that delivers to each client what it publishes; yield its port."""
+    poll = selectors.DefaultSelector()
+    stop, stopped = socket.socketpair()
+    begun: dict[socket.socket, bytes] = {}
+
+    def answers(sock: socket.socket) -> bytes:
+        data = begun[sock] + sock.recv(1 << 16)
+        if len(data) == len(begun[sock]):
+            raise ConnectionResetError
+        found, at = [], 0
+        while (spoken := SPOKEN.match(data, at)) is not None:
+            body, ping = spoken.groups()
+            if ping:
+                found.append(b"PONG\r\n")
+            elif body is not None:
+                found.append(b"MSG a 1 %d\r\n%b\r\n" % (len(body), body))
+            at = spoken.end()
+        begun[sock] = data[at:]
+        return b"".join(found)
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            for key, _ in poll.select():
+                sock = key.fileobj
+                assert isinstance(sock, socket.socket)
+                if sock is stopped:
+                    return
+                if sock is listener:
+                    client = sock.accept()[0]
+                    begun[client] = b""
+                    poll.register(client, selectors.EVENT_READ)
+                    with suppress(OSError):  # its end is read
+                        client.sendall(INFO)
+                    continue
+                try:
+                    sock.sendall(answers(sock))
+                except OSError:
+                    poll.unregister(sock)
+                    del begun[sock]
+                    sock.close()
+
+    with stop, stopped, listening() as listener:
+        for sock in (listener, stopped):
+            poll.register(sock, selectors.EVENT_READ)
+        thread = threading.Thread(target=serve, args=(listener,))
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            stop.sendall(b"x")
+            thread.join()
+            for left in begun:
+                left.close()
+            poll.close()
+
+
+def visit(port: int, name: bytes, rng: random.Random) -> None:
+    """Come, publish and hear all of it, and leave in one way or another."""
+    with socket.create_connection(("127.0.0.1", port), TIMEOUT) as sock:
+        until(sock, b"\r\n")
+        sock.sendall(HELLO)
+        assert until(sock, b"PONG\r\n") == b"PONG\r\n"
+        for at in range(rng.randrange(1, 6)):
+            body = b"%b.%d." % (name, at) * rng.choice((1, 1, 3_000))
+            count = rng.randrange(1, 10)
+            sock.sendall(b"PUB a %d\r\n%b\r\n" % (len(body), body) * count)
+            expected = b"MSG a 1 %d\r\n%b\r\n" % (len(body), body) * count
+            received = bytearray()
+            while len(received) < len(expected):
+                received += (data := sock.recv(len(expected) - len(received)))
+                assert data, "cut off"
+            assert received == expected
+        match rng.randrange(4):
+            case 0:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            case 1:
+                sock.sendall(b"PUB a 1000\r\nnot whole")
+            case 2:
+                sock.shutdown(socket.SHUT_WR)
+                assert sock.recv(1) == b""
+
+
+def watched(pid: int, epoll: int) -> set[int]:
+    """Return the descriptors that an epoll of a process watches."""
+    found = Path(f"/proc/{pid}/fdinfo/{epoll}").read_text().splitlines()
+    return {int(line.split()[1]) for line in found if line.startswith("tfd:")}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("eager")
+def test_many_come_and_go_while_rules_and_files_change(tmp_path: Path) -> None:
+    """Descriptors come back on the other thread; each client hears itself, and the capture has it so."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("rules = []\n")
+    options = ["--rules", str(rules), "--record", f"{tmp_path}/c/", "--record-rotate", "1MiB"]
+    options += ["--log-rate", "0", "--auth-timeout", "30s"]  # on a busy machine guests are late
+    visits: Counter[int] = Counter()
+    errors: list[BaseException] = []
+    with echoing() as server, ProxyProcess(f"nats://127.0.0.1:{server}", *options) as proxy:
+        pid = proxy.process.pid
+        held = [
+            int(entry.name)
+            for entry in Path(f"/proc/{pid}/fd").iterdir()
+            if "eventpoll" in str(entry.readlink())
+        ]
+        epolls = sorted(held)[-2:]  # the workers' were the last
+        used: tuple[set[int], set[int]] = (set(), set())
+
+        def come_and_go(number: int) -> None:
+            rng = random.Random(number)
+            try:
+                while visits[number] < VISITS and not errors:
+                    visit(proxy.port, b"%d.%d" % (number, visits[number]), rng)
+                    visits[number] += 1
+            except BaseException as error:
+                errors.append(error)
+
+        guests = [threading.Thread(target=come_and_go, args=(number,)) for number in range(GUESTS)]
+        for guest in guests:
+            guest.start()
+        turns = 0
+        while any(guest.is_alive() for guest in guests):
+            for mine, epoll in zip(used, epolls, strict=True):
+                mine |= watched(pid, epoll)
+            turns += 1
+            if turns % 20 == 0:
+                kind = "drop" if turns % 40 else "latency"
+                setting = 'delay = "1ms"\n' if kind == "latency" else ""
+                subject = "nobody" if kind == "drop" else "a"
+                rules.write_text(f'[[rules]]\nname = "r"\nkind = "{kind}"\nsubject = "{subject}"\n{setting}')
+                proxy.process.send_signal(signal.SIGHUP)
+            time.sleep(0.01)  # between two looks
+        assert not errors, (errors, Counter(line.get("cause") for line in proxy.lines()))
+        assert proxy.drain() == 0
+        assert "Traceback" not in proxy.log.read_text()
+        closed = Counter(line["conn"] for line in proxy.lines() if line["event"] == "closed")
+    total = GUESTS * VISITS
+    assert closed == Counter(range(1, total + 1))
+    assert len(used[0] & used[1]) > GUESTS / 2
+    names: dict[int, set[bytes]] = {}
+    for segment in sorted((tmp_path / "c").glob("*.ncap")):
+        for _, item in open_capture(segment).items():
+            if isinstance(item, Frames) and not item.flags:  # a frame that is not whole has one
+                for frame in frames_in(bytes(item.data), item.direction):
+                    if frame.op in (Op.PUB, Op.MSG) and b"." in frame.raw:
+                        body = frame.raw[len(frame.line) : -2]
+                        names.setdefault(item.conn, set()).add(b".".join(body.split(b".", 2)[:2]))
+    assert len(names) == total
+    assert all(len(found) == 1 for found in names.values())
 
 
 @pytest.mark.usefixtures("eager")
