@@ -331,16 +331,23 @@ class Sender:
 
     def release(self, now: int, limit: WorkLimit) -> None:
         """Send the items that are due, up to the limit."""
-        stop = self.out_next + limit.frames
-        for item in self.outbox.release(now, lambda: self.out_next >= stop or limit.reached()):
-            data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
-            if item.finish:
-                self._act(Finish(self._direction))
-            elif data:
-                self.send(data, item.frames, item.ops, item.origin, now)
-        for piece in self.outbox.slices(now, limit.reached):
-            self.out_bytes += len(piece)
-            self._act(Send(self._direction, piece))
+        outbox, most, released = self.outbox, self.out_next + limit.frames, True
+
+        def stop() -> bool:  # what is still to go through the link is not released: another peer may get it
+            return outbox.carrying or self.out_next >= most or limit.reached()
+
+        while released:
+            released = False
+            for item in outbox.release(now, stop):
+                released = True
+                data = item.parts[0] if len(item.parts) == 1 else b"".join(item.parts)
+                if item.finish:
+                    self._act(Finish(self._direction))
+                elif data:
+                    self.send(data, item.frames, item.ops, item.origin, now)
+            for piece in outbox.slices(now, limit.reached):
+                self.out_bytes += len(piece)
+                self._act(Send(self._direction, piece))
 
 
 class Deciding(NamedTuple):

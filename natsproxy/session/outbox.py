@@ -88,7 +88,7 @@ class Outbox:
         self._number = 0  # the sequence number of the next of them
         self._by_time = self._by_count = _NO_HEAP  # heaps of them; an item may be in both
         self._went = 0  # frames released, for deferred items
-        self._carry: deque[memoryview] = _NO_BYTES  # released frames that the slow link has not taken yet
+        self._carry: deque[memoryview] = _NO_BYTES  # the released item that the slow link has not taken yet
         self._credit_at = 0  # when the link is free for the next slice
 
     @property
@@ -208,6 +208,11 @@ class Outbox:
         self.bytes += len(data) + OVERHEAD
 
     @property
+    def carrying(self) -> bool:
+        """True if the slow link has not taken all of what was released."""
+        return bool(self._carry)
+
+    @property
     def limited(self) -> bool:
         """True if released bytes wait for the peer, or go through the slicer and the rate limit (`carry`)."""
         conditions = self.conditions
@@ -283,12 +288,12 @@ class Outbox:
         """Return the time (ns) at which an item may go next; None for none."""
         if self._stopped:
             return None
+        if self._carry:
+            return self._credit_at
         ahead = self._by_time[:1]
         if ahead and (ahead[0][2].open or ahead[0][2].gone):
             ahead = [entry for entry in self._by_time if not (entry[2].open or entry[2].gone)]
         times = [] if self.held else [due for due, _, _ in ahead]
         if self._queue and not (self._queue[0].open or self.held):
             times.append(self._queue[0].due)
-        if self._carry:
-            times.append(self._credit_at)
         return min(times, default=None)

@@ -161,6 +161,7 @@ class Session:
 
     __slots__ = (
         "__weakref__",
+        "_account_is_lost",
         "_act",
         "_actions",
         "_check_at",
@@ -255,6 +256,7 @@ class Session:
             limit, lifecycle, fences = settings.failover_hold, self.lifecycle, self.fences
             self._failover = Failover(limit, pipes, fences, self.subscriptions, lifecycle, pulls, act)
         self._introduce(DEFAULTS)
+        self._account_is_lost = False  # the known one is what a lost server said
         self._coming: _Coming | None = None
         self._conditions_due: int | None = None  # when a link condition changes
         self._rules_due: int | None = None  # when the rules have something to do without a frame
@@ -1043,6 +1045,7 @@ class Session:
             return False
         # The INFO after the first PONG names the account; later ones do not.
         account = info.remote_account or self.info.remote_account
+        self._account_is_lost = self._account_is_lost and not info.remote_account
         self.info = info if account == info.remote_account else info._replace(remote_account=account)
         self._hooks.heard(self.conn, self.info)
         first = self.lifecycle.phase in BEFORE_INFO
@@ -1092,7 +1095,9 @@ class Session:
             pipe.drop(frame, ordinal, now, FAILOVER)
             lifecycle.end(close_reasons.UPSTREAM_DOWN, f"another server cannot take over: {unfit}")
             return
+        # Its rules are in force until the new server can have named the account.
         self.info = info._replace(remote_account=self.info.remote_account)
+        self._account_is_lost = True
         self._hooks.heard(self.conn, self.info)
         self.last_info = frame.raw
         self._set_hold()
@@ -1107,7 +1112,11 @@ class Session:
 
     def resume(self, now: int) -> list[Action]:
         """Let the client of a replaced server go on, some time after `Restored`."""
-        if self._failover is not None:
+        if self._failover is not None and self.lifecycle.phase is Phase.RESTORED:
+            if self._account_is_lost and self.info.remote_account:
+                self.info = self.info._replace(remote_account="")
+                self._identify_requests()
+                self._bind(now)
             happened = self._failover.resume(self.info, self.conn, self.who, now)
             if happened is not None:
                 self._act(Emit(happened))

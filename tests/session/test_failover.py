@@ -7,10 +7,11 @@ import base64
 import pytest
 
 from natsproxy.events import FailedOver
+from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.phase import Phase
 from natsproxy.session.values import Budget
 from natsproxy.wire.frames import Need
-from natsproxy.wire.ops import C2S, S2C
+from natsproxy.wire.ops import C2S, S2C, Direction, Op
 from tests.session.playbook import CONNECT, INFO, OneRule, Playbook
 
 SECOND = 1_000_000_000
@@ -485,3 +486,40 @@ def test_a_request_that_the_client_has_begun_to_send_meanwhile_gets_no_503() -> 
     assert b"503" not in play.to_client
     play.server(NEW + b"PONG\r\n").resume().client(whole[200_000:]).at(1)
     assert play.to_server.endswith(whole)
+
+
+@pytest.mark.parametrize("named", [b"", b"NEXT"])
+def test_the_account_is_the_one_that_the_new_server_says(named: bytes) -> None:
+    chain = OneRule(lambda *_: None, Op.PUB.bit)
+    play = holding(chain=chain).server(INFO.replace(b"{", b'{"remote_account":"LOST",'))
+    lost(play).server(NEW + b"PONG\r\n")
+    assert play.session.who.account == "LOST", "the new server says it behind its first PONG"
+    before = chain.bound_times
+    if named:
+        play.server(NEW.replace(b"{", b'{"remote_account":"%b",' % named))
+    play.resume()
+    (event,) = [event for event in play.events if isinstance(event, FailedOver)]
+    assert play.session.who.account == event.who.account == named.decode()
+    assert chain.bound_times == before + 1
+
+
+def test_what_a_slow_link_has_not_taken_goes_to_the_new_server() -> None:
+    class Slow(OneRule):
+        def conditions(self, direction: Direction, now: int) -> tuple[LinkConditions | None, int | None]:
+            return self.link, None
+
+    chain = Slow(lambda *_: None, 0)
+    play = holding(chain=chain)
+    chain.link = LinkConditions(rate=1000)
+    play.session.pause(0, lasts=0)  # it looks at the conditions then
+    frames = [b"PUB a 100\r\n%0100d\r\n" % number for number in range(10)]
+    for frame in frames:
+        play.client(frame)
+    play.at(SECOND // 2)
+    sent = play.to_server
+    assert b"".join(frames).startswith(sent)
+    begun = len(sent) // len(frames[0]) + 1
+    assert 3 < begun < 7
+    lost(play).server(NEW).at(2 * SECOND)
+    play.server(b"PONG\r\n").resume().at(20 * SECOND)
+    assert play.to_server == TAKES_503 + b"PING\r\n" + b"".join(frames[begun:])

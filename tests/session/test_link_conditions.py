@@ -34,6 +34,12 @@ def test_rate() -> None:
     assert sent == [101, 79]  # the first byte at once
 
 
+def test_the_end_of_a_stream_waits_for_the_bytes_of_a_slow_link() -> None:
+    play = under(LinkConditions(rate=100)).server(MSG * 10).eof(S2C)
+    assert (len(play.at(S).to_client), play.finished) == (101, [])
+    assert (len(play.at(2 * S).to_client), play.finished) == (79, [S2C])
+
+
 def test_slices() -> None:
     play = under(LinkConditions(slice_size=4, slice_delay=S)).server(MSG)
     assert [play.at(number * S).to_client for number in range(4)] == [b"MSG ", b"a 1 ", b"5\r\nh", b"ello"]
