@@ -107,8 +107,8 @@ def _urls(line: bytes) -> list[str] | None:
 
 
 @contextmanager
-def cluster(size: int = 3) -> Iterator[Cluster]:
-    """Run a cluster, which is whole when the block begins."""
+def cluster(size: int = 3, *, jetstream: bool = False) -> Iterator[Cluster]:
+    """Run a cluster, which is whole when the block begins; jetstream: its servers have stores."""
     ports = free_ports(3 * size)
     clients, routes, monitors = ports[:size], ports[size : 2 * size], ports[2 * size :]
     with ExitStack() as stack:
@@ -118,7 +118,7 @@ def cluster(size: int = 3) -> Iterator[Cluster]:
             text = _CONFIG.format(
                 number=number, http=monitors[number], own=routes[number], routes=", ".join(others)
             )
-            servers.append(stack.enter_context(NatsServer(text, port=clients[number])))
+            servers.append(stack.enter_context(NatsServer(text, jetstream=jetstream, port=clients[number])))
         found = Cluster(servers, monitors)
         found.wait_whole()
         yield found
