@@ -5,7 +5,7 @@
 """
 
 from libc.errno cimport EAGAIN, EINTR, ENOMEM, errno
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcpy, memmove
 
@@ -42,6 +42,21 @@ cdef struct Leg:
     Py_ssize_t backlog_room
     Flow *outgoing          # the flow whose source it is
     Flow *incoming          # the flow whose target it is
+
+
+cdef struct Held:
+    # Whole frames that go on unchanged, and not before `due`; their cause and their bytes stand behind it.
+    Held *next
+    Held *before
+    int64_t due
+    int64_t t                   # when they came
+    uint64_t first              # the ordinal of the first, as received
+    Py_ssize_t frames
+    uint32_t ops
+    Py_ssize_t[OPS_ROOM] counted        # frames by op
+    Py_ssize_t cause_size       # 0: no rule holds them, they wait behind others
+    Py_ssize_t size
+    Py_ssize_t room             # for their bytes
 
 
 cdef struct Flow:
@@ -89,6 +104,13 @@ cdef struct Flow:
     Py_ssize_t tail_room
     Watch watch
     int lot                     # frames with a decision that the session gets at a time
+    # The frames that wait here for their time, in their order (`_holding.pxd`).
+    Held *held
+    Held *last_held
+    Py_ssize_t held_frames
+    Py_ssize_t held_bytes       # with `OVERHEAD` for each item
+    Py_ssize_t hold_most        # with more of these, the flow is not read
+    Py_ssize_t due_place        # in the plane's heap, from 1 on; 0: it is not there
     void *decisions             # Decisions on frames that rules want, or NULL
     # The threads (`_worker.pyx`); what is true of a connection stands in both of its flows.
     bint portable               # a worker may serve it

@@ -18,6 +18,7 @@ cdef class Passing:
     cdef Py_ssize_t open_most   # bytes of an open frame that is recorded here
     cdef unsigned char *out     # bytes that go out as one, where rules or the session take part in a read
     cdef Py_ssize_t out_size
+    cdef Py_ssize_t held_bytes  # of all flows that hold frames here, as in `Flow`
 
     cdef bint is_block_full(self) noexcept nogil
     cdef bint is_block_overfull(self) noexcept nogil
@@ -26,4 +27,6 @@ cdef class Passing:
     cdef void flush(self, Leg *leg) noexcept nogil
     cdef void take_over(self, Flow *flow) noexcept nogil
     cdef void let_go(self, Flow *flow) noexcept nogil
+    cdef void release(self, Flow *flow, int64_t now) noexcept nogil
+    cdef void drop_first(self, Flow *flow) noexcept nogil
     cdef void drop_record(self, Flow *flow) noexcept nogil

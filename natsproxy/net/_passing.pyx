@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
-"""The frames of clear flows: passed on, changed, dropped and recorded without the interpreter lock.
+"""The frames of clear flows: passed on, changed, dropped, held and recorded without the interpreter lock.
 
 The plane (`_plane.pyx`, whose theory this is a part of) calls `Passing.pass_on` with the bytes of a read.  Nothing
 here calls Python: `reports`, `last_recorded` and `unrecorded` tell the plane what Python has to hear.
@@ -9,13 +9,19 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from natsproxy.capture.write._block cimport BlockBuilder, Changed
-from natsproxy.net._flow cimport KEPT, NO_LIMIT, READ, TAIL, Flow, Leg, is_tail, keep_tail, send_to
-from natsproxy.rules.engine._decisions cimport DAMAGE, DROP, DUPLICATE, PASS, REWRITE, Decisions, Effect, Text
+from libc.errno cimport ENOMEM
+
+from natsproxy.capture.write._block cimport BlockBuilder, Changed, Run
+from natsproxy.net._flow cimport KEPT, NO_LIMIT, READ, TAIL, Flow, Held, Leg, is_tail, keep_tail, lose, send_to
+from natsproxy.net._holding cimport bytes_of, cause_of, drop_first, hold_back
+from natsproxy.rules.engine._decisions cimport DAMAGE, DROP, DUPLICATE, HOLD, PASS, REWRITE, Decisions, Effect, Text
 from natsproxy.wire._line cimport OPS_ROOM
 from natsproxy.wire._walk cimport (
-    AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, message_at, pass_messages,
+    AT_OPEN, AT_WANTED, Message, Passed, account, account_drop, is_too_large, is_wanted, message_at, pass_messages,
 )
+
+cdef Text NOBODY
+NOBODY.p, NOBODY.size = <const unsigned char *>b"", 0
 
 
 cdef class Passing:
@@ -80,6 +86,30 @@ cdef class Passing:
         if flow.record != NULL:
             self.open_room += flow.open_size
 
+    cdef void release(self, Flow *flow, int64_t now) noexcept nogil:
+        """Send the first frames that wait and are due, in one write."""
+        cdef Held *item = flow.held
+        cdef int op
+        while item != NULL and item.due <= now and (self.out_size == 0 or self.out_size + item.size <= KEPT + READ):
+            put_out(self, flow.target, bytes_of(item), item.size)
+            if flow.recording:
+                record_held(self, flow, item, now)
+            flow.passed_sent += item.frames
+            flow.passed_out += item.size
+            flow.next_out += item.frames
+            for op in range(OPS_ROOM):
+                flow.surplus[op] += item.counted[op]
+            flow.unequal = True
+            self.drop_first(flow)
+            item = flow.held
+        self.flush(flow.target)
+
+    cdef void drop_first(self, Flow *flow) noexcept nogil:
+        """Remove the first of the items that wait."""
+        self.held_bytes -= flow.held_bytes
+        drop_first(flow)
+        self.held_bytes += flow.held_bytes
+
     cdef void drop_record(self, Flow *flow) noexcept nogil:
         """Give back the room of an open frame's record."""
         if flow.record != NULL:
@@ -96,7 +126,10 @@ cdef Py_ssize_t pass_frames(
     cdef const Effect *effect
     while True:
         pass_messages(p, at, size, NO_LIMIT, &flow.watch, &passed)
-        if passed.frames:
+        if passed.frames and flow.held != NULL:
+            hold(passing, flow, p + at, passed.at - at, passed.frames, passed.ops, passed.counted, now, now, &NOBODY)
+            at = sent[0] = passed.at
+        elif passed.frames:
             if flow.recording:
                 record(
                     passing, flow, p + at, passed.at - at, passed.frames, passed.ops, flow.next_in, now, flow.next_out
@@ -104,13 +137,15 @@ cdef Py_ssize_t pass_frames(
             count(passing, flow, &passed, passed.at - at)
             at = passed.at
         if (
-            passed.stop == AT_OPEN and passed.message.end - at > flow.whole
+            passed.stop == AT_OPEN and flow.held == NULL and passed.message.end - at > flow.whole
             and begin_open(passing, flow, p, at, size, &passed.message)
         ):
             return size
         if passed.stop != AT_WANTED or flow.decisions == NULL:
             return at
-        effect = (<Decisions>flow.decisions).decide(p, at, &flow.watch, &passed.message, flow.next_in, now)
+        effect = (<Decisions>flow.decisions).decide(
+            p, at, &flow.watch, &passed.message, flow.next_in, now, flow.held != NULL
+        )
         if effect == NULL:
             passing.known = (<Decisions>flow.decisions).known
             return at
@@ -121,17 +156,21 @@ cdef Py_ssize_t pass_frames(
 cdef bint keep_rest(Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size) noexcept nogil:
     """Keep the beginning of a control line, or of a small frame; False: the session's.
 
-    The frame is one that goes on only whole, or one with a decision.
+    The frame is one that goes on only whole, one that waits behind others, or one with a decision.
     """
     cdef Message message
-    cdef Py_ssize_t most = min(flow.whole, KEPT) if flow.whole else TAIL
+    cdef Py_ssize_t most = min(flow.whole, KEPT) if flow.whole else KEPT if flow.held != NULL else TAIL
     if size < flow.watch.limit and is_tail(p, size, flow.direction):
         return keep_tail(flow, p, size)
     return (
-        (flow.whole or flow.decisions != NULL) and size < most
+        size < most
         and message_at(p, 0, size, &flow.watch, &message) and size < message.end <= most
         and (message.end - size > 1 or p[size - 1] == 13)
-        and (flow.whole or (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL)
+        and (
+            flow.whole
+            or (flow.held != NULL and not is_wanted(p, &flow.watch, &message) and not is_too_large(&flow.watch, &message))
+            or (flow.decisions != NULL and (<Decisions>flow.decisions).find(p, 0, &flow.watch, &message) != NULL)
+        )
         and keep_tail(flow, p, size)
     )
 
@@ -168,11 +207,21 @@ cdef void apply(
     """Do with a frame as the rules have decided."""
     cdef Py_ssize_t size = message.end - at, sends = 1, i
     cdef Text rest
+    cdef Py_ssize_t[OPS_ROOM] counted
     account(p, &flow.watch, message)
     if effect.owner >= 0:
         flow.fired = True
         if not flow.reports:
             flow.reports, flow.next_report, passing.reports = True, passing.reports, flow
+    if effect.verdict == HOLD or (effect.verdict == PASS and flow.held != NULL):
+        put_out(passing, flow.target, p + sent[0], at - sent[0])
+        sent[0] = message.end
+        counted[message.op] = 1
+        hold(
+            passing, flow, p + at, size, 1, 1 << message.op, counted, now,
+            now + effect.delay, &effect.cause if effect.verdict == HOLD else &NOBODY
+        )
+        return
     if effect.verdict == PASS:
         flow.passed_out += size
         if flow.recording:
@@ -243,6 +292,38 @@ cdef void put_out(Passing passing, Leg *leg, const unsigned char *p, Py_ssize_t 
         return
     memcpy(passing.out + passing.out_size, p, size)
     passing.out_size += size
+
+
+# -- frames that wait
+
+cdef void hold(
+    Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t size, Py_ssize_t frames, uint32_t ops,
+    const Py_ssize_t *counted, int64_t now, int64_t due, const Text *cause
+) noexcept nogil:
+    """Let received frames wait, until `due` at least; counted: by op, for those among `ops`."""
+    cdef Py_ssize_t before = flow.held_bytes
+    cdef int op
+    if not hold_back(flow, p, size, frames, ops, counted, flow.next_in, now, due, cause.p, cause.size):
+        lose(flow.target, ENOMEM)
+    passing.held_bytes += flow.held_bytes - before
+    flow.passed_frames += frames
+    flow.passed_bytes += size
+    flow.next_in += frames
+    passing.frames += frames
+    for op in range(OPS_ROOM):
+        if ops >> op & 1:
+            flow.passed_ops[op] += counted[op]
+            flow.surplus[op] -= counted[op]
+    flow.unequal = True
+
+
+cdef void record_held(Passing passing, Flow *flow, Held *item, int64_t now) noexcept nogil:
+    cdef Run run
+    run.conn, run.direction, run.data, run.size = flow.conn, flow.direction, bytes_of(item), item.size
+    run.frames, run.ops, run.in_first, run.t, run.out_first = item.frames, item.ops, item.first, item.t, flow.next_out
+    passing.last_recorded = flow.connection
+    if not passing.builder.add_held(&run, now, cause_of(item), item.cause_size):
+        passing.unrecorded = flow.connection
 
 
 # -- open frames

@@ -21,7 +21,11 @@ Theory
    at the end of the step: it makes the events.
 6. What goes on of one read goes out in one write, whoever has dealt with it: some clients count on that.  It is
    gathered in `Passing.out` while a part of the read is still to come.
-7. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
+7. Frames that a rule holds wait here (`Flow.held`), and those behind them; a timer ends the wait.  They are in the
+   plane while the session has nothing to do between frames, else all in its outbox: `update` in `native_plane.py`
+   moves them.  An item that is in the heap (`Plane.waiting`) has its flow's earliest time; a flow is out of it while
+   it is served.
+8. A target that does not take all bytes keeps the rest in its backlog, and its flow is not read until that is
    gone, unless the session loses its messages.  Flows take turns of `SLICE` ns, a step ends after its own time, so
    nobody starves.
 
@@ -41,8 +45,11 @@ import os
 from natsproxy._lock cimport load, store
 from natsproxy.capture.write._block cimport BlockBuilder
 from natsproxy.net._flow cimport (
-    BROKEN, EVENTS, KEPT, NOTHING, READ, SLICE, TAIL,
+    BROKEN, EVENTS, KEPT, NOTHING, NO_LIMIT, READ, SLICE, TAIL,
     Flow, Leg, Ready, add_ready, begins_message, next_ready, receive, remove_ready, send_backlog, send_to, twin_of,
+)
+from natsproxy.net._holding cimport (
+    Waiting, await_due, bytes_of, cause_of, drop_first, end_wait, hold_back, make_room,
 )
 from natsproxy.net._passing cimport Passing
 from natsproxy.net._socket cimport (
@@ -50,7 +57,7 @@ from natsproxy.net._socket cimport (
     EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLPRI, EPOLLRDHUP,
     FIONREAD, POLLIN, SHUT_WR,
     close, epoll_create1, epoll_ctl, epoll_event, epoll_wait, eventfd, eventfd_read,
-    eventfd_write, ioctl, monotonic, poll_ns, pollfd, shutdown,
+    eventfd_write, ioctl, make_timer, monotonic, poll_ns, pollfd, read, set_timer, shutdown,
 )
 from natsproxy.net._worker cimport Worker
 from natsproxy.rules.engine._decisions cimport Decisions
@@ -67,6 +74,7 @@ cdef enum:
     RATE = 1000000000       # ns between two looks at the bytes of workers, at least
     WORKERS = 64            # at most
     LOT = 1024
+    SMALL = 65536           # bytes that a flow may hold in any case, as in `values.py`
     PAUSE = 1000            # reads after the system had no room for a worker's part
     ALL = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET
     # The ends of a step; `native_plane.py` knows them too:
@@ -82,7 +90,7 @@ cdef inline bint may_go(const Flow *flow) noexcept nogil:
     cdef const Leg *leg = flow.source
     return flow.portable and flow.clear and not (
         flow.pending or flow.paused or flow.over or flow.fired or flow.reports or flow.parked != NULL or flow.closing or flow.unrecorded
-        or leg.gone or leg.ended or leg.finished or leg.awaited or leg.untold
+        or flow.held != NULL or leg.gone or leg.ended or leg.finished or leg.awaited or leg.untold
     )
 
 
@@ -183,6 +191,8 @@ cdef class Connection:
             free(self.flows[i].record)
             free(self.flows[i].tail)
             free(self.flows[i].parked)
+            while self.flows[i].held != NULL:
+                drop_first(&self.flows[i])
 
     def received(self, direction, data):
         """Give bytes to the session."""
@@ -234,15 +244,15 @@ cdef class Connection:
             if recording and not self.plane.passing.builder.keeps_everything():
                 decisions = None
             flow.decisions = NULL if decisions is None else <void *>decisions
-            # What counts over all connections is asked by one thread.
-            flow.portable = flow.portable and (decisions is None or not decisions.per_proxy)
+            # What counts over all connections is asked by one thread, which alone holds frames.
+            flow.portable = flow.portable and (decisions is None or not (decisions.per_proxy or decisions.holds))
             kept = (interest, sids, subjects, tallies, awaited, meter, decisions)
             if direction:
                 self.kept_s2c = kept
             else:
                 self.kept_c2s = kept
             flow.next_in = scanner.ordinal
-            flow.next_out = pipe.out_next
+        flow.next_out = pipe.out_next
         if flow.pending or ((flow.source.readable or flow.parked != NULL) and not flow.paused):
             self.plane.make_ready(flow)
 
@@ -255,7 +265,7 @@ cdef class Connection:
         cdef Flow *flow = &self.flows[direction]
         cdef int op
         self.plane.recall(self)
-        if not (flow.passed_frames or flow.passed_bytes or flow.missing):
+        if not (flow.passed_frames or flow.passed_bytes or flow.passed_sent or flow.missing):
             return None
         opened = None
         if flow.missing:
@@ -272,12 +282,70 @@ cdef class Connection:
             [(op, flow.passed_ops[op]) for op in range(OPS_ROOM) if flow.passed_ops[op]], opened,
             flow.passed_out,
             [(op, flow.surplus[op]) for op in range(OPS_ROOM) if flow.surplus[op]] if flow.unequal else (),
+            (flow.held_frames, flow.held_bytes),
         )
         flow.passed_frames = flow.passed_sent = flow.passed_bytes = flow.passed_out = 0
         flow.fired = flow.unequal = False
         memset(flow.passed_ops, 0, sizeof(flow.passed_ops))
         memset(flow.surplus, 0, sizeof(flow.surplus))
         return taken
+
+    # -- frames that wait
+
+    def may_hold(self, int direction, bint recording):
+        """True if frames may wait here for their time."""
+        cdef Flow *flow = &self.flows[direction]
+        return not (self.removed or flow.over or flow.target.gone) and (
+            not recording or (self.plane.passing.builder is not None and self.plane.passing.builder.keeps_everything())
+        )
+
+    def limit_held(self, Py_ssize_t size):
+        """Stop reading a direction while more bytes than this wait here."""
+        self.flows[0].hold_most = self.flows[1].hold_most = size
+
+    def hold(self, int direction, list items):
+        """Let frames wait here, behind those that do; items: as `give_back` returns them."""
+        cdef Flow *flow = &self.flows[direction]
+        cdef Py_ssize_t[OPS_ROOM] counted
+        cdef Py_ssize_t before = flow.held_bytes, count, frames
+        cdef uint32_t ops
+        cdef uint64_t first
+        cdef int64_t t, due
+        cdef bytes data, cause
+        cdef int op
+        self.plane.recall(self)
+        for data, counts, first, t, due, cause in items:
+            ops, frames = 0, 0
+            for op, count in counts:
+                counted[op] = count
+                ops |= 1 << op
+                frames += count
+            if not hold_back(
+                flow, <const unsigned char *>PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), frames, ops, counted,
+                first, t, due, <const unsigned char *>PyBytes_AS_STRING(cause), PyBytes_GET_SIZE(cause)
+            ):
+                raise MemoryError
+        self.plane.passing.held_bytes += flow.held_bytes - before
+        self.plane.schedule(flow)
+        self.plane.charge()
+
+    def give_back(self, int direction):
+        """Hand over the frames that wait: bytes, frames by op, ordinal of the first, times (came, due), and cause."""
+        cdef Flow *flow = &self.flows[direction]
+        cdef int op
+        self.plane.recall(self)
+        end_wait(&self.plane.waiting, flow)
+        found = []
+        while flow.held != NULL:
+            found.append((
+                PyBytes_FromStringAndSize(<char *>bytes_of(flow.held), flow.held.size),
+                [(op, flow.held.counted[op]) for op in range(OPS_ROOM) if flow.held.counted[op]],
+                flow.held.first, flow.held.t, flow.held.due,
+                PyBytes_FromStringAndSize(<char *>cause_of(flow.held), flow.held.cause_size),
+            ))
+            self.plane.passing.drop_first(flow)
+        self.plane.charge()
+        return found
 
     def rest(self, int direction):
         """Take out an unfinished control line, and what a worker has read behind it and not dealt with."""
@@ -329,12 +397,13 @@ cdef class Plane:
     workers: the number of threads beside the caller's; each runs one of `workers`.  busy: a worker gets a connection
     after so many reads in a row without a byte for the session.
     recorded: called at the end of a step that has recorded, and where the block is full.
+    budget: of the bytes that wait, those of the sessions too; None: it is not limited.
     """
 
     cdef readonly int fd
     cdef bint held
     cdef Passing passing
-    cdef public object recorded
+    cdef public object recorded, budget
     cdef uint64_t own_reads
     cdef readonly tuple workers
     cdef (void *)[WORKERS] each     # the workers
@@ -345,6 +414,11 @@ cdef class Plane:
     cdef int64_t clock          # from the system's monotonic clock to the proxy's, ns
     cdef unsigned char *buffer
     cdef Ready ready
+    cdef Waiting waiting        # the flows that hold frames, and may send them when they are due
+    cdef Py_ssize_t charged     # bytes that wait, of which the budget knows
+    cdef Py_ssize_t hold_room   # that may wait here by the budget
+    cdef int timer              # makes `fd` readable at `timer_at` (the system's clock; 0: never)
+    cdef int64_t timer_at
     cdef epoll_event[EVENTS] events
     cdef int event_at, event_count
     cdef int wake               # makes `fd` readable where a flow becomes ready between two steps
@@ -360,18 +434,21 @@ cdef class Plane:
         workers = min(workers, WORKERS)
         open_room //= workers + 1
         self.clock, self.busy = clock, busy
+        self.hold_room = NO_LIMIT
         self.passing = Passing(open_room, open_most)
         self.connections = set()
         self.removed = []
         self.buffer = <unsigned char *>malloc(KEPT + READ)
         if self.buffer == NULL:
             raise MemoryError
-        self.fd = self.wake = -1
+        self.fd = self.wake = self.timer = -1
         self.fd = epoll_create1(EPOLL_CLOEXEC)
         self.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
-        if self.fd < 0 or self.wake < 0:
+        self.timer = make_timer()
+        if self.fd < 0 or self.wake < 0 or self.timer < 0:
             raise OSError(errno, os.strerror(errno))
         self._register(self.wake, EPOLLIN, &self.wake)
+        self._register(self.timer, EPOLLIN, &self.timer)
         self.workers = tuple(Worker(clock, open_room, open_most, self.wake) for _ in range(workers))
         for i in range(workers):
             self.each[i] = <void *>self.workers[i]
@@ -379,17 +456,17 @@ cdef class Plane:
 
     def __dealloc__(self):
         free(self.buffer)
+        free(self.waiting.flows)
         self.close()
 
     cpdef close(self):
         """Close the epoll, and the workers', which have been stopped; idempotent."""
         for worker in self.workers or ():
             worker.close()
-        if self.wake >= 0:
-            close(self.wake)
-        if self.fd >= 0:
-            close(self.fd)
-        self.fd = self.wake = -1
+        for fd in (self.wake, self.timer, self.fd):
+            if fd >= 0:
+                close(fd)
+        self.fd = self.wake = self.timer = -1
 
     @property
     def frames(self):
@@ -424,6 +501,9 @@ cdef class Plane:
             for i in range(2):
                 if connection.flows[i].recording:
                     connection.flows[i].clear = False
+                    if connection.flows[i].held != NULL:  # whether they may stay, its update says
+                        connection.flows[i].pending = True
+                        self.make_ready(&connection.flows[i])
         self.passing.builder = builder
         for worker in self.workers:
             worker.enter()
@@ -438,6 +518,8 @@ cdef class Plane:
         cdef Leg *leg
         cdef Flow *flow
         cdef int i
+        if not make_room(&self.waiting, 2 * len(self.connections) + 2):
+            raise MemoryError
         connection.plane, connection.relay = self, relay
         natives = []
         for i, origin in enumerate((client, server)):
@@ -487,6 +569,9 @@ cdef class Plane:
                 if self.events[at].data.ptr == leg:
                     self.events[at].data.ptr = NULL
             remove_ready(&self.ready, &connection.flows[i])
+            end_wait(&self.waiting, &connection.flows[i])
+            while connection.flows[i].held != NULL:
+                self.passing.drop_first(&connection.flows[i])
             connection.flows[i].over = True
         self.connections.discard(connection)
         if self.stepping:
@@ -497,6 +582,68 @@ cdef class Plane:
     cdef void make_ready(self, Flow *flow) noexcept nogil:
         if add_ready(&self.ready, flow) and not self.stepping:
             eventfd_write(self.wake, 1)
+
+    # -- frames that wait
+
+    cdef void schedule(self, Flow *flow) noexcept nogil:
+        """See to it that a flow is served when the first frame that it holds is due."""
+        end_wait(&self.waiting, flow)
+        # A backlog that is gone makes it ready.
+        if flow.held != NULL and not (flow.over or flow.target.gone or flow.target.backlog_size):
+            await_due(&self.waiting, flow)
+            if not self.stepping:
+                self._set_timer()
+
+    cdef int64_t _until_due(self, int64_t now) noexcept nogil:
+        """Return how long the first frame of all has to wait (ns); now: by the system's clock."""
+        if not self.waiting.count:
+            return WAIT
+        return max(0, self.waiting.flows[0].held.due - self.clock - now)
+
+    cdef void _take_due(self) noexcept nogil:
+        """Make the flows ready whose first frame is due."""
+        cdef int64_t now
+        cdef Flow *flow
+        if self.waiting.count:
+            now = monotonic()
+            while self.waiting.count and self._until_due(now) == 0:
+                flow = self.waiting.flows[0]
+                end_wait(&self.waiting, flow)
+                self.make_ready(flow)
+
+    cdef void _set_timer(self) noexcept nogil:
+        cdef int64_t at
+        if self.waiting.count:
+            at = max(1, self.waiting.flows[0].held.due - self.clock)
+            if at != self.timer_at:
+                self.timer_at = at
+                set_timer(self.timer, at)
+
+    cdef void _release(self, Flow *flow) noexcept nogil:
+        """Send the frames that are due."""
+        cdef int64_t now = monotonic() + self.clock
+        end_wait(&self.waiting, flow)
+        while flow.held != NULL and flow.held.due <= now and not (
+            flow.over or flow.pending or flow.target.gone or flow.target.backlog_size
+        ):
+            self.passing.release(flow, now)
+            self._after_passing(flow)
+
+    cdef bint _is_full(self, const Flow *flow) noexcept nogil:
+        """True if a flow is not to be read, since too much waits."""
+        return flow.held_bytes > SMALL and (
+            flow.held_bytes > flow.hold_most or self.passing.held_bytes > self.hold_room
+        )
+
+    cdef int charge(self) except -1:
+        """Bring the budget and what waits here into step."""
+        if self.budget is not None:
+            self.budget.used += self.passing.held_bytes - self.charged
+            self.charged = self.passing.held_bytes
+            self.hold_room = self.charged + self.budget.total - self.budget.used
+        return 0
+
+    # -- the admission of bytes
 
     def hold(self, bint held):
         """Read no leg, or all of them again."""
@@ -657,10 +804,13 @@ cdef class Plane:
         cdef int found
         self.stepping = True
         self.called = False
+        self.charge()
         with nogil:
             found = self._step(most, spare, other)
         self._report()
         self.stepping = False
+        self.charge()
+        self._set_timer()
         if self.passing.last_recorded != NULL or self.told:
             self._tell_recorder()
         self.removed.clear()
@@ -686,10 +836,14 @@ cdef class Plane:
         fds[1].fd, fds[1].events = other, POLLIN  # -1: poll passes over it
         while True:
             self._take_events()
+            self._take_due()
             if self.ready.first == NULL:
                 if self.called:
                     return MORE
-                if poll_ns(fds, 2, max(0, min(WAIT, last - monotonic()))) <= 0:
+                now = monotonic()
+                if poll_ns(fds, 2, max(0, min(WAIT, last - now, self._until_due(now)))) <= 0:
+                    if self.waiting.count and self._until_due(monotonic()) == 0:
+                        continue
                     return IDLE  # nothing for that time, or a signal
                 if fds[1].revents:
                     return LOOP
@@ -729,6 +883,10 @@ cdef class Plane:
                     eventfd_read(self.wake, &count)
                     self._take_posted()
                     continue
+                if leg == <Leg *>&self.timer:
+                    self.timer_at = 0
+                    read(self.timer, &count, sizeof(count))
+                    continue
                 if leg == NULL or leg.outgoing.away:  # its connection was removed by the event before, or is a worker's
                     continue
                 if events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR | EPOLLPRI):
@@ -767,7 +925,17 @@ cdef class Plane:
     # -- receiving
 
     cdef bint _serve(self, Flow *flow) noexcept nogil:
-        """Read a flow for its slice of time; True if there is more."""
+        """Serve a flow for its slice of time; True if there is more."""
+        cdef bint more
+        if flow.held != NULL:
+            self._release(flow)
+        more = self._read(flow)
+        if flow.held != NULL:
+            self.schedule(flow)
+        return more
+
+    cdef bint _read(self, Flow *flow) noexcept nogil:
+        """Read a flow, and deal with the bytes."""
         cdef Leg *source = flow.source
         cdef unsigned char *begin
         cdef Py_ssize_t size
@@ -781,7 +949,7 @@ cdef class Plane:
             if flow.pending:
                 with gil:
                     self._hand_over(flow, NULL, 0)
-            elif flow.paused:
+            elif flow.paused or self._is_full(flow):
                 return False
             elif flow.parked != NULL:
                 self._take_parked(flow)
@@ -806,6 +974,8 @@ cdef class Plane:
                 flow.streak += 1
                 # The clock is read behind the bytes: a frame has no time at which its sender still had it.
                 self._take(flow, begin, size, monotonic() + self.clock)
+            if flow.held != NULL:
+                self._release(flow)
             if monotonic() >= until:
                 return flow.pending or source.readable or flow.parked != NULL
         return False
@@ -873,6 +1043,11 @@ cdef class Plane:
         """Pass on the frames that nobody wants; return where the first byte of anything else stands."""
         cdef Py_ssize_t at = self.passing.pass_on(flow, p, size, now)
         self.called |= flow.fired  # its session is to know that soon
+        self._after_passing(flow)
+        return at
+
+    cdef void _after_passing(self, Flow *flow) noexcept nogil:
+        """Tell Python what it has to hear."""
         if self.passing.unrecorded != NULL:
             with gil:
                 self._fail_unrecorded()
@@ -882,7 +1057,6 @@ cdef class Plane:
         if flow.target.gone:
             with gil:
                 self._lost(flow.target)
-        return at
 
     # -- calls into Python
 

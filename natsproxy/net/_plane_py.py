@@ -15,7 +15,7 @@ from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.net.plane_interface import Rider
 from natsproxy.net.timeslice import Timeslice
-from natsproxy.session.direction import Passed
+from natsproxy.session.direction import HeldFrames, Passed
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 
@@ -72,6 +72,10 @@ class Pumps:
     def take(self, direction: int) -> Passed | None:
         """Return None: every frame goes through the session."""
         return None
+
+    def give_back(self, direction: int) -> list[HeldFrames]:
+        """Return nothing: no frame waits without the session."""
+        return []
 
     def update(self, *, recording: bool) -> None:
         """Wake the pumps that the session no longer holds back, and flush the legs' backlogs."""

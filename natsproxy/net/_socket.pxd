@@ -44,6 +44,7 @@ cdef extern from "sys/eventfd.h" nogil:
 
 cdef extern from "unistd.h" nogil:
     int close(int fd)
+    Py_ssize_t read(int fd, void *buffer, size_t size)
 
 cdef extern from *:
     """
@@ -52,6 +53,14 @@ cdef extern from *:
     #endif
     #include <poll.h>
     #include <time.h>
+    #include <sys/timerfd.h>
+    static inline int natsproxy_timer(void) {
+        return timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    }
+    static inline int natsproxy_set_timer(int fd, long long at) {
+        struct itimerspec t = {{0, 0}, {at / 1000000000LL, at % 1000000000LL}};
+        return timerfd_settime(fd, TFD_TIMER_ABSTIME, &t, NULL);
+    }
     static inline long long natsproxy_monotonic(void) {
         struct timespec t;
         clock_gettime(CLOCK_MONOTONIC, &t);
@@ -64,3 +73,6 @@ cdef extern from *:
     """
     int64_t monotonic "natsproxy_monotonic"() nogil
     int poll_ns "natsproxy_poll"(pollfd *fds, int count, int64_t ns) nogil
+    int make_timer "natsproxy_timer"() nogil
+    # To be readable from a time of `monotonic` on, above 0.
+    int set_timer "natsproxy_set_timer"(int fd, int64_t at) nogil

@@ -105,7 +105,7 @@ class Connections:
         self._server_ends = ServerEnds(self._endpoints, emit)
         self._greeting = b""  # the last INFO of a server
         self._warned_of_plain = False
-        self._budget = Budget(settings.buffers)
+        self.budget = Budget(settings.buffers)
         self._users = ClientUsers(settings.client_users) if settings.client_users else None
         self._closed = trio.Event()
         self._deadlines = Deadlines(relays)
@@ -342,7 +342,7 @@ class Connections:
             certificate=NO_CERTIFICATE if accepted.facts.tls is None else accepted.facts.tls.certificate,
             record=self._recording.active,
             now=accepted.opened,
-            budget=self._budget,
+            budget=self.budget,
             hooks=self._hooks,
             meter=self.meter,
         )

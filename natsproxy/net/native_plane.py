@@ -25,6 +25,7 @@ from natsproxy.net.idle_loop import IdleLoop
 from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.plane_interface import PlaneConnection, Rider
+from natsproxy.session.values import Budget
 from natsproxy.wire.ops import C2S, S2C, Direction
 
 STEP = 1_000_000  # ns of a step where other tasks are ready
@@ -63,6 +64,7 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
     def enter(self) -> None:
         """Give the relay its legs, with the bytes that they have not sent yet."""
         self.relay.client, self.relay.server = self.client, self.server
+        self.limit_held(self.relay.session.settings.queue_bytes)
         for leg in (self.client, self.server):
             if backlog := leg.origin.take_backlog():
                 with suppress(LegLost):  # its end is read later
@@ -83,9 +85,21 @@ class NativePlace(_plane.Connection):  # type: ignore[misc, unused-ignore]
         """Apply the state of the session's pipes to the flows."""
         session = self.relay.session
         for direction in (C2S, S2C):
+            if session.pipes[direction].outbox.waiting:
+                self._move_held(direction, recording)
             clear = session.clear(direction)
             decisions = session.decisions(direction) if clear else None
             self.update_flow(direction, clear, session.pipes[direction], recording, decisions)
+
+    def _move_held(self, direction: Direction, recording: bool) -> None:
+        """Have the frames that wait here, where they may, else all in the session."""
+        session = self.relay.session
+        pipe = session.pipes[direction]
+        if session.may_hand_over(direction) and self.may_hold(direction, recording):
+            self.hold(direction, pipe.hand_over())
+        elif pipe.outbox.ahead[0]:
+            pipe.take_back(self.give_back(direction))
+        pipe.charge()
 
     def leave(self) -> tuple[bytes, bytes]:
         """Give the legs back; return the unfinished control lines of both directions."""
@@ -105,10 +119,17 @@ class NativePlane:
     """
 
     def __init__(
-        self, admission: Admission, record_room: int, record_most: int, workers: int = 0, busy: int = BUSY
+        self,
+        admission: Admission,
+        budget: Budget,
+        record_room: int,
+        record_most: int,
+        workers: int = 0,
+        busy: int = BUSY,
     ) -> None:
         self._plane = _plane.Plane(ahead_of_monotonic(), record_room, record_most, workers, busy)
         self._plane.recorded = _nothing
+        self._plane.budget = budget
         self.threads = workers or 1
         self._layered = PythonPlane(admission)
         self._idle = IdleLoop()

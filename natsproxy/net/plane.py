@@ -21,25 +21,29 @@ from natsproxy.errors import ConfigError
 from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
 from natsproxy.net.plane_interface import Plane
+from natsproxy.session.values import Budget
 from natsproxy.wire.scanner import COMPILED
 
 _QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")
 
 
-def open_plane(admission: Admission, *, threads: int, record_room: int, record_most: int) -> Plane:
+def open_plane(
+    admission: Admission, budget: Budget, *, threads: int, record_room: int, record_most: int
+) -> Plane:
     """Return the best plane that there is.
 
-    admission: tells when no leg may be read.  threads: that pass frames on beside the loop, from 2 on; with 1
-    the loop does that; 0: as many as there are cores.  record_room: the bytes that frames whose end has not
-    come may take while they are recorded, all together; record_most: those of one.
+    admission: tells when no leg may be read.  budget: of the bytes that wait.  threads: that pass frames on
+    beside the loop, from 2 on; with 1 the loop does that; 0: as many as there are cores.  record_room: the
+    bytes that frames whose end has not come may take while they are recorded, all together; record_most:
+    those of one.
     """
     native = _native()
     if native is None or _clock_is_mocked():
         return PythonPlane(admission)
     if eager := os.environ.get("NATSPROXY_PLANE_THREADS"):
-        return native(admission, record_room, record_most, int(eager), 1)
+        return native(admission, budget, record_room, record_most, int(eager), 1)
     threads = threads or cores()
-    return native(admission, record_room, record_most, threads if threads > 1 else 0)
+    return native(admission, budget, record_room, record_most, threads if threads > 1 else 0)
 
 
 def check_threads(threads: int) -> None:

@@ -146,6 +146,7 @@ class Proxy:
     def _open_plane(self) -> Plane:
         plane = open_plane(
             self._recording.admission,
+            self.connections.budget,
             threads=self.settings.threads,
             record_room=self.settings.buffers // 4,
             record_most=min(MIB, self.settings.record.frame_max if self.settings.record else MIB),

@@ -158,7 +158,7 @@ class Relay:
         """Take the legs back from the plane."""
         if self._place is not None:
             try:
-                self._catch_up()
+                self._take_back()
             finally:  # a bug there must not keep the sockets
                 place, self._place = self._place, None
                 rests = place.leave()
@@ -168,6 +168,12 @@ class Relay:
         """Let the session count the frames that bypassed it: called before it does anything."""
         if self._place is not None:
             self.session.catch_up(self._place)
+
+    def _take_back(self) -> None:
+        """Let the session have the frames that wait in the plane, too; update the plane behind it."""
+        if self._place is not None:
+            self.session.catch_up(self._place)
+            self.session.take_back(self._place)
 
     def _update_plane(self) -> None:
         """Tell the plane the state of the session; call whenever the session has worked."""
@@ -200,7 +206,7 @@ class Relay:
     def _replace_server(self, server: AnyLeg) -> None:
         """Close the server leg, and put another one in its place."""
         if self._place is not None:
-            self._catch_up()
+            self._take_back()
             place, self._place = self._place, None
             rest, _ = place.leave()  # the server's unfinished line is lost with it
             self.session.take_over((rest, b""))
@@ -246,6 +252,7 @@ class Relay:
         self._catch_up()
         self.session.record(on)
         self._update_plane()
+        self._arm()  # frames that waited in the plane may wait in the session now
 
     @error_boundary
     def snapshot(self) -> dict[str, Any]:
@@ -269,7 +276,7 @@ class Relay:
     @error_boundary
     def control(self, act: Callable[[Session, int], None]) -> None:
         """Let an operator act on the connection: a command of `Session`, given the time (ns)."""
-        self._catch_up()
+        self._take_back()
         act(self.session, now_ns())
         self._perform(self.session.take_actions())
 
@@ -326,11 +333,15 @@ class Relay:
 
     def ended(self, direction: Direction) -> None:
         """Handle the end of a stream."""
-        self._catch_up()
+        self._take_back()
         self._perform(self.session.eof(direction, now_ns()))
 
     def leg_lost(self, leg: PlaneLeg) -> None:
         """Pass on the bytes that the peer of a lost leg had sent, for a while, then end the connection."""
+        self._catch_up()
+        if any(pipe.outbox.ahead[0] for pipe in self.session.pipes):  # the plane sends nothing to it any more
+            self._take_back()
+            self._perform([])
         self._end_if_gone()
         if self.end is None and leg in (self.client, self.server):
             self._tasks.start_soon(self._end_after_linger, leg)
@@ -460,6 +471,7 @@ class Relay:
         if due is None or due > now + EARLY:  # it is gone, or has moved
             self._arm()
             return
+        self._take_back()
         self._ticks.begin()
         before = self.session.frames_sent
         self._perform(self.session.tick(max(now, due), self._ticks))

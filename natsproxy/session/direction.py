@@ -12,7 +12,7 @@ here afterwards, before the session does anything (`catch_up`).
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from natsproxy.capture.filter.redact import SECRET_OPS, Secrets, needs_look
 from natsproxy.capture.format.records import Flags, Frames, OpaqueRecord
 from natsproxy.rules.interface import Decision
-from natsproxy.session.outbox import Origin, Outbox, Outgoing
+from natsproxy.session.outbox import PLAIN, Origin, Outbox, Outgoing
 from natsproxy.session.phase import PIPE_TRANSITIONS, PipeEvent, PipePhase
 from natsproxy.session.values import SMALL, Act, Budget, Finish, Record, Send, SessionSettings, WorkLimit
 from natsproxy.wire import encode
@@ -113,6 +113,13 @@ class _Replacement(NamedTuple):
         elif op not in _IN_PLACE:
             waiting.overtake, waiting.defer = decision.overtake, decision.defer
         return waiting
+
+
+def count_ops(data: bytes | memoryview, frames: int, ops: int, direction: Direction) -> list[tuple[int, int]]:
+    """Count whole frames by op; ops: those among them (a mask)."""
+    if ops & (ops - 1):  # of several ops: which of them how often is to be seen
+        return [*Counter(int(frame.op) for frame in parse_frames(bytes(data), direction)).items()]
+    return [(ops.bit_length() - 1, frames)] if ops else []
 
 
 class DirectionRecords:
@@ -278,11 +285,8 @@ class Sender:
             self.surplus[op_of(raw, op)] += 1
 
     def _count(self, data: bytes | memoryview, frames: int, ops: int, sign: int) -> None:
-        if ops & (ops - 1):  # of several ops: which of them how often is to be seen
-            for frame in parse_frames(bytes(data), self._direction):
-                self.surplus[frame.op] += sign
-        elif ops:
-            self.surplus[ops.bit_length() - 1] += sign * frames
+        for op, count in count_ops(data, frames, ops, self._direction):
+            self.surplus[op] += sign * count
 
     def pass_(self, data: bytes | memoryview, frames: int, ops: int, first: int, now: int) -> None:
         """Send whole frames unchanged, after those that wait; first: the ordinal of the first."""
@@ -381,9 +385,12 @@ Passed = tuple[
     tuple[int, int, int, int, int, bytes] | None,
     int,
     Iterable[tuple[int, int]],
+    tuple[int, int],
 ]
-"""Frames received, frames sent, bytes received, frames by op, the fields of an `OpenPassed`, bytes sent, and
-frames sent minus frames received by op."""
+"""Frames received, frames sent, bytes received, frames by op, the fields of an `OpenPassed`, bytes sent,
+frames sent minus frames received by op, and the frames and bytes that wait in the plane."""
+HeldFrames = tuple[bytes, list[tuple[int, int]], int, int, int, bytes]
+"""Frames that wait in a plane: bytes, frames by op, ordinal of the first, times (came, due), and cause."""
 
 
 class PassedFrames(Protocol):
@@ -391,6 +398,10 @@ class PassedFrames(Protocol):
 
     def take(self, direction: int) -> Passed | None:
         """Return the counts since the last call, None if nothing passed."""
+        ...
+
+    def give_back(self, direction: int) -> list[HeldFrames]:
+        """Hand over the frames that wait there."""
         ...
 
 
@@ -472,16 +483,56 @@ class DirectionPipe:
     def clear(self) -> bool:
         """True if unwanted frames may bypass the session here: nothing is to be done between them."""
         return (
+            self._between
+            and self.scanner.idle
+            and self.outbox.handed_over
+            and self.outbox.conditions is PLAIN
+        )
+
+    @property
+    def may_hand_over(self) -> bool:
+        """True if the frames that wait may do so in a native plane."""
+        return self._between and self.outbox.plain
+
+    @property
+    def _between(self) -> bool:
+        return (
             self.phase is PipePhase.FRAMED
             and self.open is None
-            and not (self.outbox.active or self.swallowing or self.later)
-            and self.scanner.idle
-            and not self.records.suspicious
+            and not (self.swallowing or self.later or self.records.suspicious)
+        )
+
+    def hand_over(self) -> list[HeldFrames]:
+        """Remove and return the frames that wait here: a plane holds them from now on."""
+        return [
+            (data, self._counts(data, item), item.origin.first or 0, item.origin.t or 0, item.due, cause)
+            for item in self.outbox.hand_over()
+            for data in [b"".join(item.parts)]
+            for cause in [(item.origin.cause or "").encode()]
+        ]
+
+    def _counts(self, data: bytes, item: Outgoing) -> list[tuple[int, int]]:
+        return count_ops(data, item.frames, item.ops, self.direction)
+
+    def take_back(self, held: list[HeldFrames]) -> None:
+        """Take over the frames that wait in a plane."""
+        self.outbox.take_back(
+            [
+                Outgoing(
+                    [data],
+                    sum(count for _, count in counts),
+                    sum(1 << op for op, _ in counts),
+                    Origin(first, t, cause=cause.decode() or None),
+                    due,
+                )
+                for data, counts, first, t, due, cause in held
+            ]
         )
 
     def catch_up(self, passed: Passed) -> None:
         """Count frames that were bypassed, and take over the last one where it is not complete."""
-        frames, sent, size, ops, opened, out, surplus = passed
+        frames, sent, size, ops, opened, out, surplus, ahead = passed
+        self.outbox.note_ahead(ahead)
         self.in_bytes += size
         self.sender.out_next += sent
         self.sender.out_bytes += out
@@ -792,7 +843,9 @@ class DirectionPipe:
 
         Not while all waits for the rest of a frame: without it nothing would ever go out.
         """
-        held = self.outbox.bytes + self.owed
+        held = (
+            self.outbox.bytes - self.outbox.ahead[1] + self.owed
+        )  # a plane has the same limit for what it holds
         most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs must still be read
         over = held > SMALL and (held > most or self._budget.spent) and not self.outbox.incomplete
         return over or self.waiting or self.outbox.conditions.stop_reading
@@ -809,7 +862,7 @@ class DirectionPipe:
 
     def charge(self) -> None:
         """Charge the bytes held here to the budget, after a read or a release."""
-        held = self.scanner.held + self.outbox.bytes + self.owed
+        held = self.scanner.held + self.outbox.bytes - self.outbox.ahead[1] + self.owed
         if self.deciding is not None:
             held += self.deciding.frame.end - self.deciding.frame.start
         if self.open is not None:

@@ -6,6 +6,9 @@ one limit each has one place in the queue for it, however much it holds.  Items 
 growing head of one large frame (`open`), which delays everything after it.  The outbox is in use only while
 items wait, the link has conditions, or the peer takes no bytes; its bytes are counted, and above a limit
 their sender is no longer read.
+
+A native plane may hold the items in the place of the outbox while they are plain (`hand_over`): it sends them
+by itself.  What it holds goes ahead of all that waits here.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import Final, NamedTuple
 from natsproxy.rules.interface import LinkConditions
 from natsproxy.session.values import UNLIMITED_WORK
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import Direction, Op
+from natsproxy.wire.ops import Direction, Op, op_mask
 from natsproxy.wire.parse import frames
 
 PLAIN = LinkConditions()
@@ -27,8 +30,10 @@ PLAIN = LinkConditions()
 _NO_ITEMS: Final[deque[Outgoing]] = deque()
 _NO_BYTES: Final[deque[memoryview]] = deque()
 _NO_HEAP: Final[list[tuple[int, int, Outgoing]]] = []
+_NOTHING_AHEAD: Final = (0, 0)
 OVERHEAD = 400
 """The memory that an item takes beside its data, bytes: counted too, since small frames are mostly that."""
+_LOOKED_AT: Final = op_mask(Op.CONNECT, Op.INFO)  # for secrets, where they are recorded
 _PART: Final = 4096  # shorter parts of an open item are joined: a peer may send its payload byte by byte
 
 
@@ -70,19 +75,26 @@ class Outgoing:
     gone: bool = False
     size: int = 0
 
+    @property
+    def plain(self) -> bool:
+        """True if it has whole frames, as they came, and only its time and those before it keep it."""
+        origin, other = self.origin, self.overtake or self.defer or self.paced or self.open or self.finish
+        return not other and origin.first is not None and not origin.secret and not self.ops & _LOOKED_AT
+
 
 class Outbox:
     """The queue of one direction.
 
     blocked: the peer takes no bytes for now, and nothing is released.  held: the peer is lost, and the items
-    wait for another one.  bytes: those that wait, with `OVERHEAD`.  frames: those that wait.  paced: the
-    paced items that wait.
+    wait for another one.  bytes: those that wait, with `OVERHEAD`.  frames: those that wait.  ahead: the
+    frames and bytes among them that a plane holds.  paced: the paced items that wait.
     """
 
     def __init__(self) -> None:
         self.conditions = PLAIN
         self.blocked = self.held = False
         self.bytes = self.frames = self.paced = 0
+        self.ahead = _NOTHING_AHEAD
         self._queue: deque[Outgoing] = _NO_ITEMS
         self._aside = 0  # items that may be overtaken: they are sent when due, whatever the queue holds
         self._number = 0  # the sequence number of the next of them
@@ -98,8 +110,20 @@ class Outbox:
 
     @property
     def waiting(self) -> bool:
-        """True if something waits here, or the peer takes nothing."""
-        return bool(self._queue or self._aside or self._carry) or self.blocked or self.held
+        """True if something waits, or the peer takes nothing."""
+        return not self.handed_over or self.ahead is not _NOTHING_AHEAD
+
+    @property
+    def handed_over(self) -> bool:
+        """True if nothing waits here, and the peer takes bytes: a plane has all that waits."""
+        return not (self._queue or self._aside or self._carry or self.blocked or self.held)
+
+    @property
+    def plain(self) -> bool:
+        """True if a plane may hold what waits here."""
+        if self._aside or self._carry or self.blocked or self.held or self.conditions is not PLAIN:
+            return False
+        return all(item.plain for item in self._queue)
 
     @property
     def incomplete(self) -> bool:
@@ -132,6 +156,30 @@ class Outbox:
         heappush(self._by_time, (item.due, number, item))
         if item.defer:
             heappush(self._by_count, (self._went + item.defer, number, item))
+
+    # -- items that a native plane holds
+
+    def hand_over(self) -> list[Outgoing]:
+        """Remove and return the items, which are `plain`: a plane holds them from now on."""
+        items, self._queue = [*self._queue], _NO_ITEMS
+        frames, size = self.ahead
+        self.ahead = frames + sum(item.frames for item in items), size + sum(item.size for item in items)
+        return items
+
+    def note_ahead(self, ahead: tuple[int, int]) -> None:
+        """Note the frames and bytes that a plane holds now."""
+        self.frames += ahead[0] - self.ahead[0]
+        self.bytes += ahead[1] - self.ahead[1]
+        self.ahead = ahead if ahead[0] else _NOTHING_AHEAD
+
+    def take_back(self, items: list[Outgoing]) -> None:
+        """Take all items back that a plane holds."""
+        self.note_ahead(_NOTHING_AHEAD)
+        for item in items:
+            item.size = sum(map(len, item.parts)) + OVERHEAD
+            self.bytes += item.size
+            self.frames += item.frames
+        self._queue = deque([*items, *self._queue])
 
     def grow(self, item: Outgoing, data: bytes, *, last: bool) -> None:
         """Add bytes to the open item."""

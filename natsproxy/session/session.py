@@ -431,12 +431,17 @@ class Session:
 
     def clear(self, direction: Direction) -> bool:
         """Return whether unwanted frames may bypass the session: it has nothing to do between them."""
+        return self._lets_bypass and self.pipes[direction].clear
+
+    def may_hand_over(self, direction: Direction) -> bool:
+        """Return whether the frames that wait may do so in a native plane."""
+        return self._lets_bypass and self.pipes[direction].may_hand_over
+
+    @property
+    def _lets_bypass(self) -> bool:
         phase = self.lifecycle.phase
-        return (
-            (phase is Phase.READY or phase is Phase.CONNECTED)
-            and self.pipes[direction].clear
-            and self.lifecycle.drained is None  # a drain waits for the last answer
-        )
+        # A drain waits for the last answer.
+        return (phase is Phase.READY or phase is Phase.CONNECTED) and self.lifecycle.drained is None
 
     def decisions(self, direction: Direction) -> object | None:
         """Return the rules' decisions that hold now (see `ConnectionRules.decisions`)."""
@@ -451,6 +456,13 @@ class Session:
             if taken is not None:
                 pipe.catch_up(taken)
                 self._emit_fired()
+
+    def take_back(self, passed: PassedFrames) -> None:
+        """Take over the frames that wait in a plane."""
+        for pipe in self.pipes:
+            if pipe.outbox.ahead[0]:
+                pipe.take_back(passed.give_back(pipe.direction))
+                pipe.charge()
 
     def take_over(self, rests: tuple[bytes, bytes]) -> None:
         """Take over the unfinished control lines from a plane that gives the legs back."""

@@ -36,6 +36,7 @@ async def open_connections(proxy: Proxy, patience: float = 1.0) -> list[OpenConn
     with trio.move_on_after(patience):
         async with trio.open_nursery() as nursery:
             for conn, relay in relays:
+                relay.catch_up()
                 if not any(pipe.outbox.active for pipe in relay.session.pipes):
                     nursery.start_soon(ask, conn)
     found = []

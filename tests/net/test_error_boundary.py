@@ -25,7 +25,8 @@ from tests.kit.stage import FRAME, Stage, receive, stage
 
 Pair = tuple[trio.SocketStream, trio.SocketStream]
 DROP = 'rules = [{ name = "r", kind = "drop", subject = "a" }]'
-LATE = 'rules = [{ name = "r", kind = "latency", subject = "a", delay = "50ms" }]'
+# The session holds such frames on both planes.
+LATE = 'rules = [{ name = "r", kind = "latency", subject = "a", delay = "50ms", overtake = true }]'
 ALLOWED = b"PUB b 2\r\nhi\r\n"
 
 

@@ -32,6 +32,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.rule_engine import RuleEngine
 from natsproxy.rules.file.parser import load
 from natsproxy.rules.kinds import KINDS
+from natsproxy.session.values import UNLIMITED, Budget
 from natsproxy.wire.scanner import COMPILED
 
 INFO = b'INFO {"server_id":"S","version":"2.15.1","headers":true,"max_payload":1048576} \r\n'
@@ -227,7 +228,7 @@ async def test_after_one_long_step_the_plane_looks_at_the_loop_again() -> None:
             pass
         await trio.sleep(60)
 
-    plane = NativePlane(Admission(), 1 << 20, 1 << 20)
+    plane = NativePlane(Admission(), Budget(UNLIMITED), 1 << 20, 1 << 20)
     plane._plane.close()
     plane._plane = Steps()
     with trio.CancelScope() as scope:

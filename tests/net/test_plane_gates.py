@@ -196,23 +196,25 @@ CONDITIONS = (
     'every = 3\nper = "proxy"',
     'probability = 0.5\nafter = 2\nlimit = 3\nper = "proxy"',
 )
-GATED = ("drop", "duplicate", "corrupt", "truncate")
+SETTINGS = {"latency": 'delay = "2ms"\n'}
+GATED = ("drop", "duplicate", "corrupt", "truncate", "latency")
+
+
+def gated(kind: str, condition: str) -> str:
+    settings = SETTINGS.get(kind, "")
+    return f'[[rules]]\nname = "{kind}"\nkind = "{kind}"\nsubject = ["x", "o"]\n{settings}{condition}\n'
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_a_gated_rule_does_the_same_on_all_planes(condition: str) -> None:
     """Several kinds at once: a frame that one of them drops is counted by the others."""
-    text = "".join(
-        f'[[rules]]\nname = "{kind}"\nkind = "{kind}"\nsubject = ["x", "o"]\n{condition}\n' for kind in GATED
-    )
-    same(ROUNDS, text, True)
+    same(ROUNDS, "".join(gated(kind, condition) for kind in GATED), True)
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("kind", ["duplicate", "corrupt", "deny"])
+@pytest.mark.parametrize("kind", ["duplicate", "corrupt", "deny", "latency"])
 def test_a_rule_that_acts_alone_does_the_same_on_all_planes(kind: str, condition: str) -> None:
-    text = f'[[rules]]\nname = "{kind}"\nkind = "{kind}"\nsubject = ["x", "o"]\n{condition}\n'
-    same(ROUNDS, text, True)
+    same(ROUNDS, gated(kind, condition), True)
 
 
 SELECTORS = (

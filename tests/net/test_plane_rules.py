@@ -101,7 +101,9 @@ def totals(firings: list[Firing]) -> Counter[tuple[str, str, str]]:
 def named(firings: list[Firing]) -> list[tuple[object, ...]]:
     """Return the facts of the firings that name each frame."""
     drops = [one for firing in firings if firing.action != "rewrite" for one in firing.each()]
-    return sorted((one.rule, one.direction, one.ordinal, one.m, one.op, one.subject) for one in drops)
+    return sorted(
+        (one.rule, one.direction, one.ordinal, one.m, one.op, one.subject, one.delay) for one in drops
+    )
 
 
 SELECTIONS = st.sampled_from(
@@ -215,7 +217,7 @@ def test_known_decisions_need_no_python(rig: Rig) -> None:
         server.recv(1000) == b"PUB long.a 1\r\nx\r\nPUB long.a r 0\r\n\r\nPUB c 0\r\n\r\nPUB long.a 0\r\n\r\n"
     )
     assert relay.told == [(C2S, b"")]  # the session reports what the rules did
-    frames, sent, size, ops, opened, went, surplus = relay.connection.take(C2S)
+    frames, sent, size, ops, opened, went, surplus, _ = relay.connection.take(C2S)
     assert (frames, sent, size, ops, opened) == (6, 4, 70, [(Op.PUB, 6)], None)
     assert (went, surplus) == (62, [(Op.PUB, -2)])
     for _ in range(2):
@@ -266,7 +268,7 @@ def test_frames_get_copies_and_damage_without_python(rig: Rig) -> None:
     )
     assert b"\nabc\r" not in went
     assert relay.told == [(C2S, b"")]
-    frames, sent, _, ops, _, size, surplus = relay.connection.take(C2S)
+    frames, sent, _, ops, _, size, surplus, _ = relay.connection.take(C2S)
     assert (frames, sent, ops, size, surplus) == (4, 6, [(Op.PUB, 4)], len(went), [(Op.PUB, 2)])
     rules.decisions[C2S].tell()
     assert (copies.told, damage.told) == ([(0, 1, "twice")], [(1, 1, "damaged")])

@@ -238,6 +238,8 @@ class Peers:
                 return
 
     def _busy(self) -> bool:
+        for relay in self._proxy.relays.values():
+            relay.catch_up()
         return any(
             relay.end is None
             and (

@@ -74,6 +74,10 @@ cdef class BlockBuilder:
         self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
         const unsigned char *data, Py_ssize_t size
     ) noexcept nogil
+    # Add whole unchanged frames that were received at `t` and sent at `out_t`, without filtering.
+    cdef bint add_held(
+        self, const Run *run, int64_t out_t, const unsigned char *cause, Py_ssize_t cause_size
+    ) noexcept nogil
     # True if it is time to seal the block, which still accepts records.
     cdef bint full(self) noexcept nogil
     # True if it is far beyond that, so that nobody should add to it.
@@ -86,6 +90,10 @@ cdef class BlockBuilder:
 
     cdef int _add(self, item) except -1
 
+    cdef bint _append_run(
+        self, const Run *run, int64_t out_t, const unsigned char *cause, Py_ssize_t cause_size, int flags,
+        const unsigned char *extra, Py_ssize_t extra_size
+    ) noexcept nogil
     cdef bint _add_changed(
         self, const Changed *frame, bint went, const unsigned char *head, Py_ssize_t head_size,
         const unsigned char *data, Py_ssize_t size

@@ -321,15 +321,32 @@ cdef class BlockBuilder:
         self.mono0, self.wall0 = t, wall.tv_sec * <int64_t>1000000000 + wall.tv_nsec
         self.started = True
 
+    cdef bint add_held(
+        self, const Run *run, int64_t out_t, const unsigned char *cause, Py_ssize_t cause_size
+    ) noexcept nogil:
+        cdef bint added
+        pthread_mutex_lock(&self.lock)
+        if self.item_count == 0:
+            self._start(out_t)
+        added = self._append_run(run, out_t, cause, cause_size, 0, NULL, 0)
+        pthread_mutex_unlock(&self.lock)
+        return added
+
     cdef bint append(self, const Run *run, int flags, const unsigned char *extra, Py_ssize_t extra_size) noexcept nogil:
+        return self._append_run(run, run.t, NULL, 0, flags, extra, extra_size)
+
+    cdef bint _append_run(
+        self, const Run *run, int64_t out_t, const unsigned char *cause, Py_ssize_t cause_size, int flags,
+        const unsigned char *extra, Py_ssize_t extra_size
+    ) noexcept nogil:
         cdef unsigned char *p
         if self.dropping:
             self._miss(run.t, run.frames, run.size)
             return True
-        if run.size > SIZE_MAX or not self._make_room(HEAD + run.size + extra_size):
+        if run.size > SIZE_MAX or not self._make_room(HEAD + cause_size + run.size + extra_size):
             return False
         if not self.started:
-            self._start(run.t)
+            self._start(out_t)
         p = self.data + self.used
         p[0], p[1] = 0x9C if extra_size else 0x9B, 0
         p += 2
@@ -340,9 +357,12 @@ cdef class BlockBuilder:
         p += put_unsigned(p, run.in_first)
         p += put_signed(p, run.t - self.mono0)
         p += put_unsigned(p, run.out_first)
-        p += put_signed(p, run.t - self.mono0)
-        p[0] = 0xC0
-        p += 1
+        p += put_signed(p, out_t - self.mono0)
+        if cause_size:
+            p += put_text(p, cause, cause_size)
+        else:
+            p[0] = 0xC0
+            p += 1
         p += put_big(p, 0xC6, <uint64_t>run.size, 4)
         memcpy(p, run.data, run.size)
         p += run.size

@@ -19,6 +19,7 @@ cdef enum Verdict:
     DROP
     DUPLICATE                   # it goes on, with `copies` behind it
     DAMAGE                      # up to `damage` bytes of its body change (`Decisions.damage`)
+    HOLD                        # it goes on `delay` later
 
 
 cdef struct Text:
@@ -34,6 +35,7 @@ cdef struct Effect:
     Text head
     int copies
     int damage
+    int64_t delay               # ns
     const Prefix *numbers       # those that choose the bytes
     Text cause                  # for records
 
@@ -88,6 +90,7 @@ cdef class Decisions:
     cdef Py_ssize_t *latest     # by owner: the place in `applied` where its rewrites are counted, -1 for none
     cdef readonly Py_ssize_t decided
     cdef readonly bint per_proxy    # a gate looks at the counts of all connections
+    cdef readonly bint holds        # a rule holds frames
     cdef bint known             # the last frame was of a key with a decision
     cdef uint64_t drawn         # the number of the match by which its action draws
     cdef list told
@@ -98,10 +101,10 @@ cdef class Decisions:
 
     # The decision on a frame as far as its control line tells, NULL for none.
     cdef const Decision *find(self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message) noexcept nogil
-    # What is done with a whole frame, NULL if Python decides.  The frame is counted.
+    # What is done with a whole frame, NULL if Python decides.  The frame is counted.  behind: others wait before it.
     cdef const Effect *decide(
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
-        uint64_t ordinal, int64_t now
+        uint64_t ordinal, int64_t now, bint behind
     ) noexcept nogil
 
     # Change some bytes of the body of the last frame.

@@ -15,8 +15,8 @@ Theory
    of other limits are given back, and Python decides: it takes from the same buckets.
 5. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
    may change.
-6. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites as one with
-   their number, all else frame by frame.
+6. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites, and frames
+   that a rule without a gate holds, as one with their number, all else frame by frame.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -77,6 +77,11 @@ cdef inline bint may_select(const Test *test, const unsigned char *p, const Mess
     return not test.status or (
         message.head and (message.head < 10 or memcmp(head, b"NATS/1.0\r\n", 10) != 0)
     )
+
+
+cdef inline bint is_told_as_one(const Step *step) noexcept nogil:
+    """True if the owner is told of many frames as of one with their number."""
+    return step.effect.verdict == REWRITE or (step.effect.verdict == HOLD and step.gate.open)
 
 
 cdef int compare(const void *a, const void *b) noexcept nogil:
@@ -177,8 +182,10 @@ cdef class Decisions:
             memcpy(made.substream.digest, PyBytes_AS_STRING(digest), sizeof(made.substream.digest))
         made.python = step.owner is None or step.damage > DAMAGE_MOST
         made.effect.verdict = (
-            REWRITE if step.head is not None else DUPLICATE if step.copies else DAMAGE if step.damage else DROP
+            REWRITE if step.head is not None else DUPLICATE if step.copies else DAMAGE if step.damage
+            else HOLD if step.delay else DROP
         )
+        made.effect.delay = step.delay
         made.effect.copies, made.effect.damage, made.effect.numbers = step.copies, step.damage, made.numbers
         made.effect.owner = self._owner(step.owner)
         made.effect.cut = step.cut
@@ -187,6 +194,7 @@ cdef class Decisions:
         self.facts.append(step.fact)
         self.kept.append((gate, dice, step.substream, header, head, cause, step.tokens))
         self.per_proxy |= gate.per_proxy
+        self.holds |= step.delay > 0
         self.step_count += 1
         return 0
 
@@ -216,7 +224,7 @@ cdef class Decisions:
         free(self.latest)
         self.items, self.steps, self.latest = NULL, NULL, NULL
         self.count = self.room = self.step_count = self.step_room = 0
-        self.per_proxy = False
+        self.per_proxy = self.holds = False
         self.facts.clear()
         self.kept.clear()
         self.owners.clear()
@@ -262,7 +270,7 @@ cdef class Decisions:
 
     cdef const Effect *decide(
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
-        uint64_t ordinal, int64_t now
+        uint64_t ordinal, int64_t now, bint behind
     ) noexcept nogil:
         cdef const Decision *found = self.find(p, at, watch, message)
         cdef int reply = message.first_size - 1, i
@@ -299,6 +307,8 @@ cdef class Decisions:
                     acts = step
                 elif acts.effect.verdict != DROP:
                     return NULL
+        if behind and acts != NULL and acts.effect.verdict != DROP and acts.effect.verdict != HOLD:
+            return NULL
         if acts != NULL and acts.effect.verdict == DROP:
             limits = 0  # a limit counts what would pass
         if not self._take(found, limits, message.end - at, now):
@@ -356,7 +366,7 @@ cdef class Decisions:
         cdef Py_ssize_t room
         cdef Applied *grown
         cdef Applied *new
-        if step.effect.verdict == REWRITE and self.latest[owner] >= 0:
+        if is_told_as_one(step) and self.latest[owner] >= 0:
             self.applied[self.latest[owner]].count += 1
             return True
         if self.applied_count == self.applied_room:

@@ -104,6 +104,7 @@ class VerdictBatch(_RuleBatch):
         super().__init__(state, direction)
         self._delay = verdict.delay if isinstance(verdict, Hold) else 0
         self._drops = isinstance(verdict, Drop)
+        self._names_each = not isinstance(verdict, Hold) or state.gated
         self._name = state.rule.name
         gate = state.rule.gate
         self._probability = gate.probability or 0.0
@@ -117,7 +118,7 @@ class VerdictBatch(_RuleBatch):
         self._now = now
         first_m = self.state.counts[self._direction].matched + 1 - start  # an index plus this is its `m`
         fired = self._let_through(frames, start, stop)
-        if self._drops or self.state.gated:
+        if self._names_each:
             # Each is named: the capture shows which were lost, and exact rules can repeat them.
             self._facts += [(base + index, first_m + index, *_named(frames[index])) for index in fired]
         elif fired and not self._fired:
@@ -186,11 +187,13 @@ class VerdictBatch(_RuleBatch):
     def add(self, rows: Sequence[tuple[int, int, int, int, tuple[str, str]]]) -> None:
         """Note frames on which the native plane has acted, and which it has counted as matches.
 
-        Each: the time, the ordinal, their number (1), `m`, and its subject and op.
+        Each: the time, the first ordinal, their number (1 where each is named), `m`, and subject and op of
+        the first.
         """
         self._now = rows[-1][0]
-        self._fired += len(rows)
-        self._facts += [(ordinal, m, *named) for _, ordinal, _, m, named in rows]
+        self._fired += sum(count for _, _, count, _, _ in rows)
+        named = rows if self._names_each else rows[: not self._facts]
+        self._facts += [(ordinal, m, *facts) for _, ordinal, _, m, facts in named]
 
 
 def _named(frame: Frame) -> tuple[str, str]:
