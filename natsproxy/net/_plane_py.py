@@ -11,7 +11,7 @@ from collections.abc import Callable
 import trio
 
 from natsproxy.net.admission import Admission
-from natsproxy.net.lazy_nursery import LazyNursery
+from natsproxy.net.connection_tasks import ConnectionTasks
 from natsproxy.net.leg import AnyLeg, LegLost
 from natsproxy.net.plane_interface import Rider
 from natsproxy.net.timeslice import Timeslice
@@ -27,7 +27,7 @@ class PythonPlane:
     def __init__(self, admission: Admission) -> None:
         self._admission = admission
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> Pumps:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: ConnectionTasks) -> Pumps:
         """Start the tasks of a connection."""
         pumps = Pumps(rider, (server, client), self._admission, tasks)
         tasks.start_soon(pumps.run, C2S, client, server)
@@ -56,7 +56,7 @@ class Pumps:
     """
 
     def __init__(
-        self, rider: Rider, targets: tuple[AnyLeg, AnyLeg], admission: Admission, tasks: LazyNursery
+        self, rider: Rider, targets: tuple[AnyLeg, AnyLeg], admission: Admission, tasks: ConnectionTasks
     ) -> None:
         self._rider = rider
         self._targets = targets

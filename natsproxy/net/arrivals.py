@@ -51,16 +51,22 @@ LINE: Final = 4_096
 """Clients in the line at most; fewer where the process may open few files."""
 
 
+Beginning = tuple[int, Callable[[], None]]
+"""The number of a connection, and the function that lets it begin."""
+Take = Callable[[socket.socket], Beginning]
+"""Takes the socket of a client."""
+
+
 class Waiting(NamedTuple):
     """A client or connection in the line.  host: its address.  since: the begin of its wait (ns).
 
-    begin: lets it go on, and returns the number of the connection, None where it has left.  close: called
-    instead at the end of the proxy.
+    turn: called when it is its turn; returns None where it has left.  close: called instead at the end of the
+    proxy.
     """
 
     host: str
     since: int
-    begin: Callable[[], int | None]
+    turn: Callable[[], Beginning | None]
     close: Callable[[], None]
 
 
@@ -119,13 +125,11 @@ class Arrivals:
             self._shorter = trio.Event()
         await self._shorter.wait()
 
-    def come(
-        self, client: socket.socket, host: str, port: int, take: Callable[[socket.socket], int], *, more: bool
-    ) -> bool:
+    def come(self, client: socket.socket, host: str, port: int, take: Take, *, more: bool) -> bool:
         """Take a client that was accepted, now or when it is its turn; return whether it was taken now.
 
-        take: takes the socket, and returns the number of the connection.  more: another one was taken just
-        now, and open connections are to run before the next.
+        take: takes its socket.  more: another one was taken just now, and open connections are to run before
+        the next.
         """
         now = self._clock()
         waiting = Waiting(host, now, partial(self._take, client, host, port, take), client.close)
@@ -134,9 +138,7 @@ class Arrivals:
         self._stand_in_line(waiting)
         return False
 
-    def _take(
-        self, client: socket.socket, host: str, port: int, take: Callable[[socket.socket], int]
-    ) -> int | None:
+    def _take(self, client: socket.socket, host: str, port: int, take: Take) -> Beginning | None:
         if not has_left(client):  # it may be back already: serving it delays others
             return take(client)
         client.close()
@@ -153,11 +155,10 @@ class Arrivals:
             self._opening[conn] = now
             return
 
-        def begin() -> int | None:
-            begun.set()
-            return None if left else conn
+        def its_turn() -> Beginning | None:
+            return None if left else (conn, begun.set)
 
-        self._stand_in_line(Waiting(host, now, begin, begun.set))
+        self._stand_in_line(Waiting(host, now, its_turn, begun.set))
         try:
             await begun.wait()
         except trio.Cancelled:
@@ -189,11 +190,13 @@ class Arrivals:
             self._last = now
             self._came += 1
             self.longest = max(self.longest, now - waiting.since)
-        conn = waiting.begin()
-        if conn is None:
+        beginning = waiting.turn()
+        if beginning is None:
             self._left += self._since is not None
             return False
+        conn, begin = beginning
         self._opening[conn] = now
+        begin()
         return True
 
     def _has_room(self, now: int) -> bool:

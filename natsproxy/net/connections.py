@@ -6,11 +6,13 @@ the server's greeting, and every connection ends with `Closed`, however it ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 import trio
 
@@ -26,17 +28,19 @@ from natsproxy.net.chain_swap import ChainSwap
 from natsproxy.net.client_users import ClientUsers
 from natsproxy.net.clock import now_ns
 from natsproxy.net.deadlines import Deadlines
-from natsproxy.net.dial import Dialled, NoServer
+from natsproxy.net.dial import BegunDial, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.failover import HeldClients
 from natsproxy.net.leg import AnyLeg, Leg, LegLost, linger
 from natsproxy.net.limits import Limits
-from natsproxy.net.opening import Accepted, Opening, OpeningFailed, SettingsOfSessions
+from natsproxy.net.opening import Accepted, ClientFacts, Opening, OpeningFailed, SettingsOfSessions
 from natsproxy.net.plane_interface import Plane
+from natsproxy.net.quick_dials import QuickDials
 from natsproxy.net.recording import ProxyRecording
 from natsproxy.net.relay import Relay
 from natsproxy.net.server_ends import ServerEnds
 from natsproxy.net.shortage import OwnShortage, Shortage
+from natsproxy.net.timeslice import LENGTH
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.net.upstreams import ClientLeft, Upstreams
 from natsproxy.protocol.errors import MAX_CONNECTIONS, err_frame
@@ -51,10 +55,26 @@ from natsproxy.wire.ops import S2C
 _PLAIN_CLIENTS: Final = "clients connect without TLS, and the server has it: listen on tls:// to protect them"
 _CANCELLED: Final = End(close_reasons.KILLED)
 _DRAINED: Final = End(close_reasons.DRAINED, "natsproxy is shutting down")
+_LEFT: Final = End(close_reasons.CLIENT_CLOSED, "the client left before there was a server")
+_REFUSALS: Final = ("refuse", "close")
 
 
 Layers = Callable[[int, AnyLeg, AnyLeg], AbstractAsyncContextManager[tuple[AnyLeg, AnyLeg]]]
 """Puts layers over the client leg and the server leg of a connection, of that number, while it is relayed."""
+
+
+class _Pending(NamedTuple):
+    """A connection without a server.  chain: when its session was made.  since: that time (ns).
+
+    exceeded: the limit of connections that it exceeds, as a clause, or None.
+    """
+
+    accepted: Accepted
+    session: Session
+    record: Callable[[records.Item], None]
+    chain: Chain
+    since: int
+    exceeded: str | None
 
 
 class Connections:
@@ -110,6 +130,10 @@ class Connections:
         self._closed = trio.Event()
         self._deadlines = Deadlines(relays)
         self._chain_swap = ChainSwap(relays)
+        self._quick_dials = QuickDials(keepalive=settings.keepalive)
+        self._nursery: trio.Nursery | None = None  # of all tasks of connections, while they are served
+        self._over: deque[Relay] = deque()  # to be finished
+        self._some_over = trio.Event()
 
     def swap(self, chain: Chain) -> None:
         """Put another chain in force on all connections: on each between two of its frames."""
@@ -146,8 +170,111 @@ class Connections:
             if self._limits.watches:
                 await self._limits.watch(self.relays)
 
-    async def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
-        """Serve one connection to its end.  conn: its number, counted from 1."""
+    async def run(self) -> None:
+        """Serve connections until cancelled; then they end at once."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                nursery.start_soon(self._quick_dials.run)
+                await self._finish_relays(nursery)
+            finally:
+                self._nursery = None
+                for then in self._quick_dials.stop():
+                    then(None)
+                for relay in list(self.relays.values()):
+                    nursery.start_soon(self._finish, relay, True)
+
+    async def _finish_relays(self, nursery: trio.Nursery) -> None:
+        while True:
+            await self._some_over.wait()
+            self._some_over = trio.Event()
+            until = time.perf_counter_ns() + LENGTH
+            while self._over:
+                self._finish_next(nursery)
+                if time.perf_counter_ns() >= until:
+                    await trio.lowlevel.checkpoint()
+                    until = time.perf_counter_ns() + LENGTH
+
+    def _finish_next(self, nursery: trio.Nursery) -> None:
+        # Not a part of the loop: its variables would keep the last relay until the next one is over.
+        relay = self._over.popleft()
+        if relay.finish_at_once():
+            self._finished(relay)
+        else:
+            nursery.start_soon(self._finish, relay)
+
+    def _is_over(self, relay: Relay) -> None:
+        self._over.append(relay)
+        self._some_over.set()
+
+    async def _finish(self, relay: Relay, cancelled: bool = False) -> None:
+        """Finish a relay that takes time, unless that is being done."""
+        if not relay.finishing:
+            relay.finishing = True
+            await relay.finish(cancelled=cancelled)
+            self._finished(relay)
+
+    def _finished(self, relay: Relay) -> None:
+        end, error = relay.end or _CANCELLED, relay.error
+        if isinstance(error, Exception):
+            end = self._failed(relay.conn, error)
+        elif error is not None:
+            raise error
+        self._end(relay.session, relay.accepted, end)
+
+    def serve(self, leg: Leg, listener: Listener, conn: int) -> None:
+        """Serve a connection to its end, without a task where nothing has to be waited for.
+
+        conn: its number, counted from 1.
+        """
+        if self._nursery is None:  # we are cancelled
+            self._end_unserved(leg, leg.peer, now_ns(), conn, _CANCELLED)
+            return
+        if self.layers is None and not (listener.tls or listener.websocket or listener.proxy_protocol):
+            endpoint = self.upstreams.quick()
+            if endpoint is not None and self._recording.refusal() is None:
+                facts = ClientFacts(leg.peer, leg.local)
+                self._serve_at_once(Accepted(leg, leg, facts, conn, now_ns(), listener), endpoint)
+                return
+        self._nursery.start_soon(self._open, leg, listener, conn)
+
+    def _serve_at_once(self, accepted: Accepted, endpoint: Endpoint) -> None:
+        """Serve a connection with plain legs; a task goes on with it where something takes time."""
+        assert self._nursery is not None
+        conn = accepted.conn
+        try:
+            pending = self._begin(accepted)
+        except Exception as error:  # as in `_open`
+            end = self._failed(conn, error)
+            self._end_unserved(accepted.plain, accepted.facts.peer, accepted.opened, conn, end)
+            return
+        welcome = pending.exceeded is None and pending.session.rules.opening not in _REFUSALS
+        if not (welcome and self._quick_dials.begin(endpoint, partial(self._dialled, pending))):
+            self._nursery.start_soon(self._serve, pending, None)
+
+    def _dialled(self, pending: _Pending, dial: BegunDial | None) -> None:
+        """Go on with a connection whose server has greeted, or has not in time; None: it is cancelled."""
+        end: End | None = _CANCELLED
+        try:
+            if dial is not None:
+                dialled = self.upstreams.greeted(dial) if self.layers is None else None
+                if dialled is None:
+                    assert self._nursery is not None
+                    self._nursery.start_soon(self._serve, pending, dial)
+                    return
+                self._arrivals.greeted(pending.accepted.conn, now_ns() - pending.since)
+                if pending.accepted.plain.has_left():
+                    dialled.leg.close()
+                    end = _LEFT
+                else:
+                    end = self._relay(pending, dialled)
+        except Exception as error:  # as in `_serve`
+            end = self._failed(pending.accepted.conn, error)
+        if end is not None:
+            self._end(pending.session, pending.accepted, end)
+
+    async def _open(self, leg: Leg, listener: Listener, conn: int) -> None:
+        """Open a client leg, and serve its connection."""
         opened, peer = now_ns(), leg.peer
         end: End | None = _CANCELLED  # the end if this task is cancelled before there is a session
         try:
@@ -155,53 +282,79 @@ class Connections:
                 client, facts = await self._opening.open(leg, listener)
             end, peer = self._recording.refusal(), facts.peer
             if end is None:
-                await self._serve(Accepted(client, leg, facts, conn, opened, listener))
+                await self._serve(self._begin(Accepted(client, leg, facts, conn, opened, listener)), None)
         except OpeningFailed as error:
             probe = leg.silent and leg.has_left() and error.cause != close_reasons.LIMIT
             end = End(close_reasons.CLIENT_CLOSED) if probe else End(error.cause, str(error))
         except Exception as error:  # as in `_serve`
             end = self._failed(conn, error)
         finally:
-            leg.close()
-            self._arrivals.arrived(conn)
             if end is not None:
-                now, end = now_ns(), self._end_of(end)
-                self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, who=Who(peer)))
-            self.open -= 1
+                self._end_unserved(leg, peer, opened, conn, end)
 
     def gone(self, peer: str, conn: int) -> None:
         """Report a connection whose client had left before it was accepted.  peer: `host:port`."""
         self._emit(Closed(now_ns(), conn, close_reasons.CLIENT_CLOSED, "", duration=0, who=Who(peer)))
 
-    async def _serve(self, accepted: Accepted) -> None:
-        client, conn, peer = accepted.leg, accepted.conn, accepted.facts.peer
+    def _begin(self, accepted: Accepted) -> _Pending:
+        """Give an accepted connection a session."""
         session = self._session(accepted)
         if (tls := accepted.facts.tls) is not None and not tls.secured:
             tls.on_secured = session.secured  # the handshake comes after INFO
-        record = self._recording.open(conn, session)
-        end = _CANCELLED  # the end if this task is cancelled
-        exceeded = self._limits.enter(peer)
+        record = self._recording.open(accepted.conn, session)
+        exceeded = self._limits.enter(accepted.facts.peer)
+        return _Pending(accepted, session, record, self.chain, now_ns(), exceeded)
+
+    async def _serve(self, pending: _Pending, dial: BegunDial | None) -> None:
+        """Find a server for a connection, and start its relay.  dial: one that was begun."""
+        accepted, session = pending.accepted, pending.session
+        end: End | None = _CANCELLED  # the end if this task is cancelled
         try:
-            if exceeded is not None:
-                self._arrivals.arrived(conn)  # nobody waits while it lingers
-                end = await self._turn_away(session, client, exceeded)
-            elif (refused := self._refuse(session, client)) is not None:
+            if pending.exceeded is not None:
+                self._arrivals.arrived(accepted.conn)  # nobody waits while it lingers
+                end = await self._turn_away(session, accepted.leg, pending.exceeded)
+            elif (refused := self._refuse(session, accepted.leg)) is not None:
                 end = refused
             else:
-                relay = await self._connect(session, accepted, record)
-                end = relay if isinstance(relay, End) else await self._run(relay)
+                dialled = await self._dial(accepted, accepted.plain, dial)
+                end = self._relay(pending, dialled)
+                if end is None and self.layers is not None:
+                    end = await _relay_layered(self.relays[accepted.conn], self.layers)
         except ClientLeft:
-            end = End(close_reasons.CLIENT_CLOSED, "the client left before there was a server")
+            end = _LEFT
         except OwnShortage as error:
             end = End(close_reasons.LIMIT, str(error))
         except NoServer as error:
             end = End(close_reasons.UPSTREAM_DOWN, str(error))
         except Exception as error:  # a bug that the bytes of one peer reach must not end the others
-            end = self._failed(conn, error)
+            end = self._failed(accepted.conn, error)
         finally:
-            self._limits.leave(peer)
-            client.close()
+            if dial is not None:
+                dial.close()
+            if end is not None:
+                self._end(session, accepted, end)
+
+    def _end(self, session: Session, accepted: Accepted, end: End) -> None:
+        """Close a connection and report its end."""
+        self._limits.leave(accepted.facts.peer)
+        accepted.leg.close()
+        accepted.plain.close()
+        try:
             self._close(session, self._end_of(end), accepted)
+        except Exception as error:  # it is reported nevertheless
+            end = self._failed(accepted.conn, error)
+            self._end_unserved(accepted.plain, accepted.facts.peer, accepted.opened, accepted.conn, end)
+        else:
+            self._arrivals.arrived(accepted.conn)
+            self.open -= 1
+
+    def _end_unserved(self, leg: Leg, peer: str, opened: int, conn: int, end: End) -> None:
+        """Close a connection whose session is not asked, and report its end."""
+        leg.close()
+        self._arrivals.arrived(conn)
+        self.open -= 1
+        now, end = now_ns(), self._end_of(end)
+        self._emit(Closed(now, conn, end.cause, end.detail, duration=now - opened, who=Who(peer)))
 
     def _end_of(self, end: End) -> End:
         """Return the end of a connection; a drain cancels what is still there after its deadline."""
@@ -216,7 +369,7 @@ class Connections:
     def _refuse(self, session: Session, client: AnyLeg) -> End | None:
         """Close the client leg where a rule refuses the connection, and return its end."""
         opening = session.rules.opening
-        if opening not in ("refuse", "close"):
+        if opening not in _REFUSALS:
             return None
         for action in session.take_actions():
             if isinstance(action, Emit):
@@ -236,56 +389,46 @@ class Connections:
         await linger((client,))
         return End(close_reasons.LIMIT, why)
 
-    async def _connect(
-        self, session: Session, accepted: Accepted, record: Callable[[records.Item], None]
-    ) -> Relay | End:
-        """Connect to the server, and return the relay; the end where there is none.  Raises NoServer."""
-        chain = self.chain
-        endpoint, server, greeting, secured, _ = await self._dial(accepted, accepted.plain)
+    def _relay(self, pending: _Pending, dialled: Dialled) -> End | None:
+        """Start the relay of a connection that has a server; return the end where it gets none."""
+        accepted, conn, facts = pending.accepted, pending.accepted.conn, pending.accepted.facts
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
             refusal = _DRAINED
         if refusal is not None:
-            server.close()
+            dialled.leg.close()
             return refusal
-        conn, facts = accepted.conn, accepted.facts
-        if secured and not (accepted.listener.tls or self._warned_of_plain):
+        if dialled.secured and not (accepted.listener.tls or self._warned_of_plain):
             self._warned_of_plain = True
             self._emit(Notice(now_ns(), conn, "warning", _PLAIN_CLIENTS))
-        upstream = str(endpoint.address)
-        self._endpoints[conn] = endpoint
-        self._greeting = greeting.partition(b"\n")[0] + b"\n"
+        upstream = str(dialled.endpoint.address)
+        self._endpoints[conn] = dialled.endpoint
+        self._greeting = dialled.greeting.partition(b"\n")[0] + b"\n"
         local = str(facts.local)
         self._emit(Opened(accepted.opened, conn, facts.peer, upstream, local, conn, facts.proxied_by))
-        relay = self._make_relay(session, accepted, server, greeting, upstream, record)
-        if self.chain is not chain:  # it was swapped during the dial
+        relay = self._make_relay(pending, dialled, upstream)
+        if self.chain is not pending.chain:  # it was swapped during the dial
             relay.swap(self.chain)
-        return relay
+        if self.layers is None:
+            relay.start()
+        return None
 
-    def _run(self, relay: Relay) -> Coroutine[Any, Any, End]:
-        # No coroutine of its own: it would take memory as long as the connection lasts.
-        return relay.run() if self.layers is None else _run_layered(relay, self.layers)
-
-    def _make_relay(
-        self,
-        session: Session,
-        accepted: Accepted,
-        server: AnyLeg,
-        greeting: bytes,
-        upstream: str,
-        record: Callable[[records.Item], None],
-    ) -> Relay:
+    def _make_relay(self, pending: _Pending, dialled: Dialled, upstream: str) -> Relay:
         """Create and register the relay of a connection, and record its opening."""
+        accepted, record = pending.accepted, pending.record
         facts, conn = accepted.facts, accepted.conn
         assert self.plane is not None
+        assert self._nursery is not None
         relay = Relay(
-            session,
+            pending.session,
             accepted,
-            server,
-            greeting,
+            dialled.leg,
+            dialled.greeting,
             self.plane,
             self._emit,
             record,
+            self._nursery,
+            self._is_over,
             self._most_frames,
             self._check,
             self._deadlines,
@@ -309,24 +452,28 @@ class Connections:
         if lost is not None:
             self._server_ends.count(lost)
         within = self._settings.session.failover_hold
-        endpoint, server, greeting, _, _ = await self._dial(accepted, None, within)
+        endpoint, server, greeting, _, _ = await self._dial(accepted, None, within=within)
         self._endpoints[relay.conn] = endpoint
         return server, str(endpoint.address), greeting
 
-    async def _dial(self, accepted: Accepted, leg: Leg | None, within: int | None = None) -> Dialled:
-        """Connect to a server when it is the connection's turn; leg, within: see `Upstreams.dial`."""
-        conn, arrivals, begun = accepted.conn, self._arrivals, now_ns()
+    async def _dial(
+        self, accepted: Accepted, leg: Leg | None, begun: BegunDial | None = None, within: int | None = None
+    ) -> Dialled:
+        """Connect to a server when it is the connection's turn; the arguments: see `Upstreams.dial`."""
+        conn, arrivals, since = accepted.conn, self._arrivals, now_ns()
+        if begun is not None:
+            since -= int(begun.seconds * 1e9)
 
         async def turn() -> None:
-            nonlocal begun
+            nonlocal since
             await arrivals.turn(conn, split_host_port(accepted.facts.peer)[0])
-            begun = now_ns()
+            since = now_ns()
 
         if leg is None:  # it is no new client
             await turn()
         held = partial(arrivals.arrived, conn)
-        dialled = await self.upstreams.dial(accepted.facts, leg, held, turn, within=within)
-        arrivals.greeted(conn, now_ns() - begun)
+        dialled = await self.upstreams.dial(accepted.facts, leg, held, turn, begun=begun, within=within)
+        arrivals.greeted(conn, now_ns() - since)
         return dialled
 
     def _session(self, accepted: Accepted) -> Session:
@@ -387,6 +534,17 @@ class Connections:
         self._closed.set()
 
 
-async def _run_layered(relay: Relay, layers: Layers) -> End:
+async def _relay_layered(relay: Relay, layers: Layers) -> End:
+    """Relay between legs with layers over them, and return the end."""
+    over = trio.Event()
+    relay.on_over, relay.finishing = lambda _: over.set(), True
     async with layers(relay.conn, *relay.legs) as relay.legs:
-        return await relay.run()
+        relay.start()
+        try:
+            await over.wait()
+        finally:
+            await relay.finish(cancelled=relay.end is None)
+    if relay.error is not None:
+        raise relay.error
+    assert relay.end is not None
+    return relay.end

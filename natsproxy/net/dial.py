@@ -23,6 +23,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
@@ -42,7 +43,8 @@ from natsproxy.protocol.errors import err_text
 from natsproxy.protocol.info import Info, parse_greeting, why_unusable
 from natsproxy.units import format_duration
 
-_LONGEST_LINE = 1 << 20  # bytes of the first line
+LONGEST_LINE = 1 << 20
+"""Bytes of the first line at most."""
 _HELLO_TIMEOUT = 1.0  # seconds for the answer to a ClientHello
 _SIGN_TIMEOUT = 0.2  # seconds in which a server may show that it accepted our certificate; less than SLOW
 _HANDSHAKE_FIRST = "name it tls://, and set upstream-tls-handshake-first"
@@ -53,6 +55,31 @@ _TLS_RECORDS = (b"\x15", b"\x16")  # the first byte of an alert and of a handsha
 
 class NoServer(Exception):
     """A server cannot be used now; the text is the reason, and names the server."""
+
+
+@dataclass(slots=True)
+class BegunDial:
+    """A dial that was begun without a task (`quick_dials.py`), and is to be gone on with.
+
+    leg: None once it is used.  said: what has come from the server.  seconds: that it has taken.
+    """
+
+    endpoint: Endpoint
+    leg: Leg | None
+    said: bytes = b""
+    seconds: float = 0.0
+
+    def take(self) -> tuple[Leg | None, bytes, float]:
+        """Take out the leg, what came on it, and the seconds."""
+        taken = self.leg, self.said, self.seconds
+        self.leg, self.said, self.seconds = None, b"", 0.0
+        return taken
+
+    def close(self) -> None:
+        """Close a leg that nobody has taken: the endpoint is to be dialled anew."""
+        if self.leg is not None:
+            self.leg.close()
+        self.leg, self.said = None, b""
 
 
 class Dialled(NamedTuple):
@@ -87,16 +114,22 @@ class Dialer:
         self._refuses_ping: BoundedDict[Endpoint, None] = BoundedDict()  # before CONNECT
         self._probing = trio.Lock()
 
-    async def dial(self, endpoint: Endpoint, within: float, client: ClientFacts | None) -> Dialled | None:
+    async def dial(
+        self, endpoint: Endpoint, within: float, client: ClientFacts | None, begun: BegunDial | None = None
+    ) -> Dialled | None:
         """Connect to a server for a client and wait for its first line; None where it takes too long.
 
-        within: seconds for it, at most the connect time-out.  client: None for a probe.
+        within: seconds for it, at most the connect time-out.  client: None for a probe.  begun: is gone on
+        with, if it leads there.
         Raises NoServer, also at that time-out, and OwnShortage.
         """
         attempt, longest = _Attempt(f"cannot connect to {endpoint}: no answer in time"), self._longest
+        said, taken = b"", 0.0
+        if begun is not None and begun.endpoint == endpoint:
+            attempt.leg, said, taken = begun.take()
         try:
-            with trio.move_on_after(min(within, longest)) as scope:
-                dialled = await self._steps(endpoint, client or _OURSELVES, attempt)
+            with trio.move_on_after(max(0, min(within, longest) - taken)) as scope:
+                dialled = await self._steps(endpoint, client or _OURSELVES, attempt, said)
                 if dialled is not None:
                     if client is None:
                         await self._ask(dialled, attempt)
@@ -118,11 +151,14 @@ class Dialer:
             raise NoServer(f"{endpoint} speaks TLS before INFO: {_HANDSHAKE_FIRST}")
         raise NoServer(attempt.failure)
 
-    async def _steps(self, endpoint: Endpoint, client: ClientFacts, attempt: _Attempt) -> Dialled | None:
+    async def _steps(
+        self, endpoint: Endpoint, client: ClientFacts, attempt: _Attempt, said: bytes
+    ) -> Dialled | None:
         """Take the steps; None where the server has no INFO.  Raises OSError, LegLost and NoServer."""
         server, within = endpoint.server, self._within
-        leg: AnyLeg
-        attempt.leg = leg = await self._connect(endpoint)
+        if attempt.leg is None:
+            attempt.leg = await self._connect(endpoint)
+        leg: AnyLeg = attempt.leg
         if (version := self._settings.upstream_proxy_protocol) is not None:
             leg.write(proxy_protocol.header(version, client.peer, client.local))
         tls_first = server.tls and (server.websocket or self._settings.upstream_tls.handshake_first)
@@ -134,7 +170,7 @@ class Dialer:
             leg = await self._with_websocket(leg, endpoint, client)
         attempt.silent = not (tls_first or server.websocket)
         attempt.failure = f"{endpoint} accepts connections but sent no INFO in {within}"
-        greeting = await _first_line(leg)
+        greeting = await _first_line(leg, said)
         if not greeting:
             attempt.failure = f"{endpoint} closes connections before sending INFO"
             return None
@@ -283,7 +319,7 @@ async def _connect(sock: socket.socket, endpoint: Endpoint) -> None:
     sock.setblocking(False)
     error = sock.connect_ex(endpoint.sockaddr)
     if error == errno.EINPROGRESS:
-        if _is_connected(sock):
+        if _has_peer(sock):
             return
         await trio.lowlevel.wait_writable(sock)
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
@@ -291,7 +327,7 @@ async def _connect(sock: socket.socket, endpoint: Endpoint) -> None:
         raise OSError(error, os.strerror(error))
 
 
-def _is_connected(sock: socket.socket) -> bool:
+def _has_peer(sock: socket.socket) -> bool:
     try:
         sock.getpeername()
     except OSError:
@@ -299,14 +335,13 @@ def _is_connected(sock: socket.socket) -> bool:
     return True
 
 
-async def _first_line(leg: AnyLeg) -> bytes:
+async def _first_line(leg: AnyLeg, line: bytes) -> bytes:
     """Return the bytes of a server up to its first line end or more; `b""` where the stream ends before.
 
-    Raises LegLost for a leg whose TLS has failed.
+    line: what has come of it.  Raises LegLost for a leg whose TLS has failed.
     """
-    line = b""
     try:
-        while b"\n" not in line and len(line) < _LONGEST_LINE:
+        while b"\n" not in line and len(line) < LONGEST_LINE:
             data = await leg.receive()
             if not data:
                 return b""

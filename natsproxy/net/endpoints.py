@@ -67,13 +67,24 @@ class Resolver:
         self._names: list[Server] = []  # those of them that need a resolver
         self._numeric: dict[Server, list[Endpoint]] = {}  # the others: connections share an endpoint
 
-    async def look_up(self, servers: Sequence[Server]) -> tuple[list[Endpoint], list[str]]:
-        """Return the endpoints of servers in their order, and why some have none, as sentences."""
+    def known(self, servers: Sequence[Server]) -> list[Endpoint] | None:
+        """Return the endpoints of servers in their order; None where that takes a look-up."""
+        self._take(servers)
+        if self._names:
+            return None
+        return [endpoint for server in servers for endpoint in self._numeric[server]]
+
+    def _take(self, servers: Sequence[Server]) -> None:
+        """Find out which servers need a resolver."""
         if servers is not self._servers:
             self._servers = servers
             self._numeric = {server: self._numeric.get(server) or _numeric(server) for server in servers}
             self._names = [server for server in servers if not self._numeric[server]]
             self._last = {name: self._last.get(name, []) for name in self._names}
+
+    async def look_up(self, servers: Sequence[Server]) -> tuple[list[Endpoint], list[str]]:
+        """Return the endpoints of servers in their order, and why some have none, as sentences."""
+        self._take(servers)
         found, names = self._numeric, self._names
         reasons = dict.fromkeys(names, "no answer from the resolver in time")
         if names:

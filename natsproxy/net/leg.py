@@ -423,13 +423,18 @@ async def linger(legs: Sequence[AnyLeg], *, shield: bool = False) -> None:
 
     shield: wait though the task is cancelled.
     """
-    waiting = [leg for leg in legs if not _closed(leg)]
+    waiting = still_open(legs)
     if not waiting:  # mostly: one side left, and the other was closed in order
         return
     with trio.move_on_after(LINGER, shield=shield):
         async with trio.open_nursery() as nursery:
             for leg in waiting:
                 nursery.start_soon(_close_in_order, leg)
+
+
+def still_open(legs: Sequence[AnyLeg]) -> list[AnyLeg]:
+    """Half-close legs that have no backlog; return those whose peers have not done so yet."""
+    return [leg for leg in legs if not _closed(leg)]
 
 
 async def arrive(legs: Sequence[AnyLeg]) -> None:

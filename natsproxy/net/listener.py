@@ -10,7 +10,7 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import trio
 from natsproxy.addresses import WILDCARDS, Address
 from natsproxy.config.endpoints import Listener
 from natsproxy.errors import ConfigError
-from natsproxy.net.arrivals import Arrivals
+from natsproxy.net.arrivals import Arrivals, Take
 from natsproxy.net.shortage import Shortage
 from natsproxy.net.timeslice import LENGTH
 from natsproxy.units import SECOND
@@ -158,9 +158,7 @@ def close(listening: socket.socket) -> None:
         listening.close()
 
 
-async def accept(
-    listening: socket.socket, arrivals: Arrivals, take: Callable[[socket.socket], int], shortage: Shortage
-) -> None:
+async def accept(listening: socket.socket, arrivals: Arrivals, take: Take, shortage: Shortage) -> None:
     """Accept connections until cancelled.  arrivals: where they go.  take: see `Arrivals.come`."""
     while True:
         await _until_readable(listening, shortage.look())
@@ -175,7 +173,7 @@ async def accept(
             await trio.sleep(_RETRY)
 
 
-def _accept_some(listening: socket.socket, arrivals: Arrivals, take: Callable[[socket.socket], int]) -> None:
+def _accept_some(listening: socket.socket, arrivals: Arrivals, take: Take) -> None:
     """Accept clients for a time slice: into the line, but for the first one.  Raises OSError."""
     until, more = time.perf_counter_ns() + LENGTH, False
     while not arrivals.full and time.perf_counter_ns() < until:

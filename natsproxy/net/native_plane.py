@@ -21,8 +21,8 @@ from natsproxy.net import _plane  # type: ignore[attr-defined, unused-ignore]
 from natsproxy.net._plane_py import PythonPlane
 from natsproxy.net.admission import Admission
 from natsproxy.net.clock import ahead_of_monotonic
+from natsproxy.net.connection_tasks import ConnectionTasks
 from natsproxy.net.idle_loop import IdleLoop
-from natsproxy.net.lazy_nursery import LazyNursery
 from natsproxy.net.leg import AnyLeg, Leg, LegLost
 from natsproxy.net.plane_interface import PlaneConnection, Rider
 from natsproxy.session.values import Budget
@@ -135,7 +135,7 @@ class NativePlane:
         self._idle = IdleLoop()
         admission.on_change = self._admit
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: ConnectionTasks) -> PlaneConnection:
         """Take over two legs; the plane in Python takes those that are not plain."""
         if isinstance(client, Leg) and isinstance(server, Leg):
             place: NativePlace = self._plane.adopt(rider, rider.conn, client, server, NativeLeg, NativePlace)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from natsproxy.net.lazy_nursery import LazyNursery
+from natsproxy.net.connection_tasks import ConnectionTasks
 from natsproxy.net.leg import AnyLeg, PlaneLeg
 from natsproxy.net.timeslice import Timeslice
 from natsproxy.session.direction import PassedFrames
@@ -66,7 +66,7 @@ class Plane(Protocol):
 
     threads: int
 
-    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: LazyNursery) -> PlaneConnection:
+    def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: ConnectionTasks) -> PlaneConnection:
         """Take over two legs; the rider gets legs of the plane in their place until it leaves."""
         ...
 

@@ -25,7 +25,7 @@ from natsproxy.config.recording import RecordSettings
 from natsproxy.config.settings import ProxySettings
 from natsproxy.errors import ConfigError
 from natsproxy.events import PASSED, Event, Firing, Notice
-from natsproxy.net.arrivals import Arrivals
+from natsproxy.net.arrivals import Arrivals, Take
 from natsproxy.net.clock import now_ns, unix_ns
 from natsproxy.net.connections import Connections, Layers
 from natsproxy.net.leg import Leg
@@ -123,11 +123,12 @@ class Proxy:
                 task_status.started(self.listen)
                 with self._serving:
                     async with trio.open_nursery() as serving:
+                        serving.start_soon(self.connections.run)
                         with self._accepting:
                             async with trio.open_nursery() as accepting:
                                 accepting.start_soon(self.arrivals.run)
                                 for opened, listener in listeners:
-                                    take = self._take_into(serving, listener)
+                                    take = self._taking(listener)
                                     shortage = self.connections.shortage
                                     accepting.start_soon(accept, opened, self.arrivals, take, shortage)
                         # Closed before the connections end: a client that comes back is refused at once.
@@ -155,13 +156,12 @@ class Proxy:
         self.threads = plane.threads
         return plane
 
-    def _take_into(self, nursery: trio.Nursery, listener: Listener) -> Callable[[socket.socket], int]:
-        def take(client: socket.socket) -> int:
+    def _taking(self, listener: Listener) -> Take:
+        def take(client: socket.socket) -> tuple[int, Callable[[], None]]:
             self.accepted += 1
             self.connections.open += 1
             leg = Leg(client, keepalive=self.settings.keepalive)
-            nursery.start_soon(self.connections.serve, leg, listener, self.accepted)
-            return self.accepted
+            return self.accepted, partial(self.connections.serve, leg, listener, self.accepted)
 
         return take
 

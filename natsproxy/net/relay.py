@@ -2,7 +2,8 @@
 
 A plane moves the bytes (`plane.py`) and calls the relay for those that the session is to see.  The relay
 gives them to the session and performs the session's actions.  Tasks exist only while there is something to
-wait for, such as a backlog; the deadlines of all sessions have one task (`deadlines.py`).
+wait for, such as a backlog; the deadlines of all sessions have one task (`deadlines.py`), and the ends of all
+relays another one (`connections.py`).
 
 A leg that takes no more bytes is still read: its peer may have sent the reason before it closed, and the
 kernel still has those bytes.  The relay passes them on, as at the end of a stream, and then ends the
@@ -24,12 +25,12 @@ from natsproxy.capture.format.records import Item
 from natsproxy.events import Event
 from natsproxy.net.client_users import Check
 from natsproxy.net.clock import now_ns
+from natsproxy.net.connection_tasks import ConnectionTasks
 from natsproxy.net.deadlines import EARLY, NEVER, Deadlines
 from natsproxy.net.dial import NoServer
 from natsproxy.net.error_boundary import error_boundary
 from natsproxy.net.failover import AbsentLeg, HeldClients
-from natsproxy.net.lazy_nursery import LazyNursery
-from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, arrive, linger
+from natsproxy.net.leg import LINGER, AnyLeg, LegLost, PlaneLeg, arrive, linger, still_open
 from natsproxy.net.opening import Accepted
 from natsproxy.net.plane_interface import Plane, PlaneConnection
 from natsproxy.net.shortage import OwnShortage
@@ -59,11 +60,14 @@ Redialling = Callable[["Relay"], Awaitable[tuple[AnyLeg, str, bytes]]]
 
 
 class Relay:
-    """Runs one session between two legs.
+    """Runs one session between two legs, from `start` to `finish`.
 
     accepted: its client.  conn: its number.  legs: those that it is given; client, server: the same, or the
     plane's legs on them.  greeting: bytes that were received from the server already.  emit, record:
-    take the events and the records of the session.  most_frames: returns the frames of one record at most.
+    take the events and the records of the session.  nursery: of its tasks.  on_over: called with the relay,
+    once there is nothing left to relay.  finishing: somebody is calling `finish`.
+    unrecorded: there are frames that were never sent, and are still to be recorded.
+    most_frames: returns the frames of one record at most.
     check: tells why a client is not who it says it is.  deadlines: call `tick` at `due` (ns).
     held: the connections without a server.  redial: connects to another server and returns its leg, its
     address and the first bytes.
@@ -81,6 +85,8 @@ class Relay:
         plane: Plane,
         emit: Callable[[Event], None],
         record: Callable[[Item], None],
+        nursery: trio.Nursery,
+        on_over: Callable[[Relay], None],
         most_frames: Callable[[], int],
         check: Check,
         deadlines: Deadlines,
@@ -101,7 +107,10 @@ class Relay:
         self._plane = plane
         self._place: PlaneConnection | None = None
         self._emit, self._record, self._check = emit, record, check
-        self._tasks = LazyNursery()
+        self._tasks = ConnectionTasks(nursery, self.failed)
+        self.on_over = on_over
+        self.finishing = False
+        self._halted = self._closed = self.unrecorded = False
         self.error: BaseException | None = None
         self.due, self._deadlines = NEVER, deadlines
         self._ticks = Timeslice(most_frames)
@@ -115,44 +124,90 @@ class Relay:
         """The legs that the directions go to."""
         return self.server, self.client
 
-    async def run(self) -> End:
-        """Relay until the connection ends, and return its end."""
-        try:
-            self._begin()
-            await self._tasks.run()
-            self._leave()
-            if self.error is not None:
-                raise self.error
-            assert self.end is not None  # only `_stop` and `failed` stop the tasks
-            if self.end.reset:
-                if self.end.flush:
-                    await arrive(self.legs)
-                for leg in self.legs:
-                    leg.reset()
-            else:
-                await linger(self.legs, shield=True)
-        finally:
-            if self._place is not None:
-                self._place.stop()  # nobody reads a leg once it is closed: its descriptor may be another's
-            self.kernel = self.accepted.plain.tcp_info()
-            for leg in self.legs:
-                leg.close()
-            self.session.stop()
-            self._held.discard(self.conn)
-            for event in self._awaited:
-                event.set()
-            self._leave()  # last: a bug there must not keep the sockets
-            await self._record_unsent()
-        return self.end
-
-    def _begin(self) -> None:
+    def start(self) -> None:
         """Handle the greeting, and put the legs on the plane."""
         self.client, self.server = self.legs
         greeting, self._greeting = self._greeting, b""
-        self._perform(self.session.receive(S2C, greeting, now_ns()))
-        if not self.session.over:  # a kill, a bug or another chain may have ended it before
-            self._place = self._plane.adopt(self, *self.legs, self._tasks)
-            self._update_plane()
+        try:
+            self._perform(self.session.receive(S2C, greeting, now_ns()))
+            if not self.session.over:  # a kill, a bug or another chain may have ended it before
+                self._place = self._plane.adopt(self, *self.legs, self._tasks)
+                self._update_plane()
+        except Exception as error:
+            self.failed(error)
+
+    def finish_at_once(self) -> bool:
+        """Finish a relay that is over; return False where it takes time: `finish` does the rest then."""
+        if self._tasks or not self._part_at_once():
+            return False
+        self._close()
+        return not self.unrecorded
+
+    def _part_at_once(self) -> bool:
+        """Part from both peers in good order; return False where that takes time."""
+        try:
+            self._leave()
+            if self.error is not None:
+                return True
+            assert self.end is not None  # only `_stop` and `failed` end a relay
+            if not self.end.reset:
+                return not still_open(self.legs)
+            if not self.end.flush:
+                self._reset()
+            return not self.end.flush
+        except Exception as error:
+            self.error = error
+            return True
+
+    async def finish(self, *, cancelled: bool = False) -> None:
+        """Finish a relay that is over.  cancelled: without a word to the peers."""
+        self._tasks.stop()
+        with trio.CancelScope(shield=True):
+            await self._tasks.wait_over()
+        if not self._closed:
+            try:
+                if not (cancelled or self._part_at_once()):
+                    await self._part()
+            except Exception as error:
+                self.error = error
+            finally:
+                self._close()
+        while self.unrecorded:
+            with trio.CancelScope(shield=True):  # record all of it, even if this task is cancelled
+                await trio.lowlevel.checkpoint()
+            self._record_unsent()
+
+    async def _part(self) -> None:
+        """Part from both peers in good order."""
+        assert self.end is not None
+        if self.end.reset:
+            await arrive(self.legs)
+            self._reset()
+        else:
+            await linger(self.legs, shield=True)
+
+    def _reset(self) -> None:
+        for leg in self.legs:
+            leg.reset()
+
+    def _close(self) -> None:
+        """Close the legs, and let go of all that waits for the connection."""
+        self._closed = True
+        self._tasks.dispose()
+        if self._place is not None:
+            self._place.stop()  # nobody reads a leg once it is closed: its descriptor may be another's
+        self.kernel = self.accepted.plain.tcp_info()
+        for leg in self.legs:
+            leg.close()
+        self.session.stop()
+        self._held.discard(self.conn)
+        for event in self._awaited:
+            event.set()
+        try:
+            self._leave()  # last: a bug there must not keep the sockets
+        except Exception as error:
+            self.error = error
+        self._record_unsent()
 
     def _leave(self) -> None:
         """Take the legs back from the plane."""
@@ -225,19 +280,16 @@ class Relay:
         self._catch_up()
         self._perform(self.session.resume(now_ns()))
 
-    async def _record_unsent(self) -> None:
-        """Record the frames that were read and never sent, a slice at a time."""
-        timeslice = self._ticks  # no deadline is due any more
-        timeslice.begin()
-        while True:
-            for action in self.session.closed(now_ns(), timeslice):
+    def _record_unsent(self) -> None:
+        """Record frames that were read and never sent, for a slice; there may be more (`unrecorded`)."""
+        self._ticks.begin()  # no deadline is due any more
+        try:
+            for action in self.session.closed(now_ns(), self._ticks):
                 if isinstance(action, Record):
                     self._record(action.item)
-            if not self.session.unrecorded:
-                return
-            with trio.CancelScope(shield=True):  # record all of it, even if this task is cancelled
-                await trio.lowlevel.checkpoint()
-            timeslice.begin()
+            self.unrecorded = self.session.unrecorded
+        except Exception as error:
+            self.error, self.unrecorded = error, False
 
     # -- control
 
@@ -347,7 +399,7 @@ class Relay:
             self._tasks.start_soon(self._end_after_linger, leg)
 
     def failed(self, error: BaseException) -> None:
-        """End the connection for a bug in its code, and forward nothing more: `run` raises the error."""
+        """End the connection for a bug in its code, and forward nothing more."""
         self.error = self.error or error
         self._halt()
         self.session.take_actions()  # the actions of the work that failed are not performed
@@ -454,6 +506,9 @@ class Relay:
         if self._place is not None:
             self._place.stop()
         self._tasks.stop()
+        if not self._halted:
+            self._halted = True
+            self.on_over(self)
 
     # -- deadlines of the session
 

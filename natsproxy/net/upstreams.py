@@ -23,7 +23,7 @@ from natsproxy.bounded import BoundedDict
 from natsproxy.config.endpoints import Server
 from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Event
-from natsproxy.net.dial import LAME, REFUSED, SLOW, Dialer, Dialled, NoServer, Race, worth
+from natsproxy.net.dial import GOOD, LAME, REFUSED, SLOW, BegunDial, Dialer, Dialled, NoServer, Race, worth
 from natsproxy.net.endpoints import Endpoint, Resolver
 from natsproxy.net.health import Health
 from natsproxy.net.leg import Leg, LegLost
@@ -108,12 +108,14 @@ class Upstreams:
         held: Callable[[], None] = _nothing,
         turn: Callable[[], Awaitable[None]] = _at_once,
         *,
+        begun: BegunDial | None = None,
         within: int | None = None,
     ) -> Dialled:
         """Return a connection to a server; try again for `within` ns, else for the time of `upstream_hold`.
 
         leg: of the client, which may leave meanwhile; None where that does not matter.  held: called when it
-        has to wait for that.  turn: awaited before each further attempt.
+        has to wait for that.  turn: awaited before each further attempt.  begun: the first dial, to be gone
+        on with.
         Raises NoServer, OwnShortage and ClientLeft.
         """
         longest = self._settings.upstream_hold if within is None else within
@@ -123,7 +125,7 @@ class Upstreams:
             if leg is not None and leg.has_left():
                 raise ClientLeft
             try:
-                dialled, reasons = await self._attempt(client)
+                dialled, reasons = await self._attempt(client, begun)
             except OwnShortage:
                 if trio.current_time() >= deadline:
                     raise
@@ -213,13 +215,20 @@ class Upstreams:
     async def _look_up(self) -> tuple[list[Endpoint], list[str]]:
         """Return the endpoints of the servers, and why some cannot be dialled."""
         endpoints, unresolved = await self._resolver.look_up(self._servers)
-        for endpoint in [one for one in endpoints if one.leads_to(self.listening)]:
-            # A name, or what a cluster advertises, may lead back: each connection would make another one.
-            endpoints.remove(endpoint)
-            unresolved.append(f"{endpoint} is natsproxy's own address: name the server")
+        unresolved += self._without_own(endpoints)
         if len(self._dials) > len(endpoints):
             self._dials = {one: self._dials[one] for one in endpoints if one in self._dials}
         return endpoints, unresolved
+
+    def _without_own(self, endpoints: list[Endpoint]) -> list[str]:
+        """Take out those that lead back to us, as a name may, or what a cluster advertises; return why.
+
+        Each connection to one would make another one.
+        """
+        own = [one for one in endpoints if one.leads_to(self.listening)]
+        for endpoint in own:
+            endpoints.remove(endpoint)
+        return [f"{endpoint} is natsproxy's own address: name the server" for endpoint in own]
 
     def _count(self, endpoint: Endpoint, outcome: str) -> None:
         self.dials[outcome] += 1
@@ -237,14 +246,19 @@ class Upstreams:
                 self._dialer.expiries.get(endpoint),
             )
 
-    async def _attempt(self, client: ClientFacts) -> tuple[Dialled | None, list[str]]:
+    async def _attempt(
+        self, client: ClientFacts, begun: BegunDial | None
+    ) -> tuple[Dialled | None, list[str]]:
         """Try all servers once.  Return the best one that greets, and the reasons why none can be used.
 
         With reasons, a server that greets is one that tells the client why.  Raises OwnShortage.
         """
         endpoints, unresolved = await self._look_up()
-        race = Race(partial(self._dialer.dial, client=client), self._quick)
-        dialled = await race.run(self._health.in_order(endpoints))
+        race = Race(partial(self._dialer.dial, client=client, begun=begun), self._quick)
+        ordered = self._health.in_order(endpoints)
+        if begun is not None and begun.leg is not None and begun.endpoint in ordered:
+            ordered.sort(key=begun.endpoint.__ne__)
+        dialled = await race.run(ordered)
         for endpoint in (*race.failures, *race.slow):
             self._health.failed(endpoint)
         for endpoint in race.failures:
@@ -258,10 +272,7 @@ class Upstreams:
             reasons = [*unresolved, *race.failures.values()]
             self.unready = "; ".join(reasons)
             return dialled, reasons
-        self._count(dialled.endpoint, "connected")
-        self.info = parse_greeting(dialled.greeting) or self.info
-        self._has_found()
-        self._endpoints = endpoints
+        self._greeted(dialled, endpoints)
         if dialled.unheard is None:
             self._judged(dialled.endpoint, "")
         else:
@@ -270,6 +281,41 @@ class Upstreams:
                 self.unready = None
         self._report(endpoints, unresolved, race)
         return dialled, []
+
+    def _greeted(self, dialled: Dialled, endpoints: list[Endpoint]) -> None:
+        self._count(dialled.endpoint, "connected")
+        self.info = parse_greeting(dialled.greeting) or self.info
+        self._has_found()
+        self._endpoints = endpoints
+
+    def quick(self) -> Endpoint | None:
+        """Return the endpoint to dial next if it should greet at once, in plain text; None for none."""
+        endpoints = self._resolver.known(self._servers)
+        if (
+            not endpoints
+            or self._settings.upstream_proxy_protocol is not None
+            or self._without_own(endpoints)
+        ):
+            return None
+        first, *others = self._health.in_order(endpoints)
+        if (others and first not in self._quick) or self._health.fails(first):
+            return None
+        return None if first.server.tls or first.server.websocket else first
+
+    def greeted(self, dial: BegunDial) -> Dialled | None:
+        """Return what came of a dial of `quick`; None where `dial` is to go on with it."""
+        if dial.leg is None:
+            return None
+        dialled = Dialled(dial.endpoint, dial.leg, dial.said)
+        info = parse_greeting(dial.said)
+        if info is None or info.tls_required or worth(dialled)[0] != GOOD:
+            return None
+        dial.take()
+        endpoints = self._resolver.known(self._servers) or [dial.endpoint]
+        self._greeted(dialled, endpoints)
+        self._serves(dial.endpoint)
+        self._health.unresolved(())
+        return dialled
 
     def _judged(self, endpoint: Endpoint, refusal: str) -> None:
         """Note that a server serves, or the reason why it ended a connection after its TLS handshake."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from functools import partial
 
@@ -43,10 +43,9 @@ class Door:
             self.arrivals.come(client, host, 7, partial(self._take, host=host), more=False)
         return mine
 
-    def _take(self, client: socket.socket, host: str) -> int:
+    def _take(self, client: socket.socket, host: str) -> tuple[int, Callable[[], None]]:
         self._stack.enter_context(client)
-        self.taken.append(host)
-        return len(self.taken)
+        return len(self.taken) + 1, partial(self.taken.append, host)
 
     @property
     def storms(self) -> list[Notice]:

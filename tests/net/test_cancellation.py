@@ -72,7 +72,7 @@ class Steps(trio.abc.Instrument):
 
 def _serves(task: trio.lowlevel.Task | None) -> bool:
     while task is not None:
-        if task.name.endswith("Connections.serve"):
+        if task.name.endswith("Connections.run"):
             return True
         task = task.parent_nursery.parent_task if task.parent_nursery is not None else None
     return False

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -126,9 +127,8 @@ async def test_its_end_is_said_with_a_count(autojump_clock: trio.testing.MockClo
                 raise errors.pop()
             return super().accept()
 
-    def taken(client: socket.socket) -> int:
-        client.close()
-        return 1
+    def taken(client: socket.socket) -> tuple[int, Callable[[], None]]:
+        return 1, client.close
 
     shortage = Shortage(events.append, now_ns)
     with Listening() as listening, socket.socket() as client, trio.move_on_after(60):

@@ -21,7 +21,7 @@ from natsproxy.config.settings import ProxySettings
 from natsproxy.events import Closed, Event, Notice, Opened
 from natsproxy.net import dial
 from natsproxy.net.clock import now_ns
-from natsproxy.net.dial import Dialer, Dialled, NoServer
+from natsproxy.net.dial import BegunDial, Dialer, Dialled, NoServer
 from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import Leg
 from natsproxy.net.opening import ClientFacts
@@ -425,7 +425,9 @@ async def test_many_held_clients_do_not_dial_without_a_pause(
     ours, theirs = socket.socketpair()
     leg = Leg(ours)
 
-    async def dial(self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts) -> Dialled:
+    async def dial(
+        self: Dialer, endpoint: Endpoint, within: float, client: ClientFacts, begun: BegunDial | None
+    ) -> Dialled:
         dials.append(trio.current_time())
         await trio.sleep(0.001)
         if trio.current_time() < back:

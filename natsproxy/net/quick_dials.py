@@ -1,0 +1,135 @@
+"""Dials without a task each: those of servers that nearly always greet at once.
+
+One task waits for the first lines of all of them.  What is not usual (a refusal, a slow server, the end of a
+stream) is for `dial.py`, which goes on with the connection.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Final, NamedTuple
+
+import trio
+
+from natsproxy.net.dial import LONGEST_LINE, SLOW, BegunDial
+from natsproxy.net.endpoints import Endpoint
+from natsproxy.net.leg import Leg, LegLost
+from natsproxy.net.timeslice import LENGTH
+
+AVAILABLE: Final = hasattr(select, "epoll")
+_EVENTS: Final = 16
+Then = Callable[[BegunDial | None], None]
+
+
+class _Waiting(NamedTuple):
+    dial: BegunDial
+    since: float  # of trio's clock
+    then: Then
+
+
+class QuickDials:
+    """The dials of one proxy.  keepalive: of their sockets."""
+
+    def __init__(self, *, keepalive: bool) -> None:
+        self._keepalive = keepalive
+        self._epoll = select.epoll() if AVAILABLE else None
+        self._waiting: dict[int, _Waiting] = {}  # by descriptor, oldest first
+        self._scope = trio.CancelScope()
+
+    def begin(self, endpoint: Endpoint, then: Then) -> bool:
+        """Dial an endpoint; return False where that fails at once.
+
+        then: called with the dial and its first line, or at the time from which it is slow, or lost.
+        """
+        if self._epoll is None:
+            return False
+        try:
+            sock = socket.socket(endpoint.family, socket.SOCK_STREAM)
+        except OSError:
+            return False
+        sock.setblocking(False)
+        try:
+            if sock.connect_ex(endpoint.sockaddr) not in (0, errno.EINPROGRESS):
+                raise OSError
+            self._epoll.register(sock, select.EPOLLIN)
+        except OSError:
+            sock.close()
+            return False
+        since = trio.current_time()
+        if not self._waiting:
+            self._scope.deadline = since + SLOW
+        dial = BegunDial(endpoint, Leg(sock, keepalive=self._keepalive))
+        self._waiting[sock.fileno()] = _Waiting(dial, since, then)
+        return True
+
+    async def run(self) -> None:
+        """Wait for the servers, until cancelled."""
+        if self._epoll is None:
+            return
+        with self._epoll as epoll:
+            try:
+                await self._run(epoll)
+            finally:
+                self._epoll = None
+
+    async def _run(self, epoll: select.epoll) -> None:
+        while True:
+            oldest = next(iter(self._waiting.values()), None)
+            with trio.CancelScope(deadline=inf if oldest is None else oldest.since + SLOW) as self._scope:
+                await trio.lowlevel.wait_readable(epoll.fileno())
+            self._look(epoll)
+            self._give_up(trio.current_time() - SLOW)
+
+    def _look(self, epoll: select.epoll) -> None:
+        """Read first lines, for a time slice."""
+        until = time.perf_counter_ns() + LENGTH
+        for fd, _ in epoll.poll(0, _EVENTS):
+            line = _first_line(self._waiting[fd].dial)
+            if line is not None:
+                self._end(fd, usable=line)
+            if time.perf_counter_ns() >= until:  # the others are there the next time
+                return
+
+    def _give_up(self, since: float) -> None:
+        """End the dials that were begun so long ago."""
+        while self._waiting:
+            fd, waiting = next(iter(self._waiting.items()))
+            if waiting.since > since:
+                return
+            leg = waiting.dial.leg
+            self._end(fd, usable=leg is not None and leg.peer != "gone")  # it may not have connected yet
+
+    def _end(self, fd: int, *, usable: bool) -> None:
+        """Give a dial back.  usable: its connection is; else the endpoint is to be dialled anew."""
+        assert self._epoll is not None
+        self._epoll.unregister(fd)
+        dial, since, then = self._waiting.pop(fd)
+        dial.seconds = trio.current_time() - since
+        if not usable:
+            dial.close()
+        then(dial)
+
+    def stop(self) -> Iterator[Then]:
+        """Close the dials; yield what waits for them, which is to be called with None; call last."""
+        while self._waiting:
+            _, (dial, _, then) = self._waiting.popitem()
+            dial.close()
+            yield then
+
+
+def _first_line(dial: BegunDial) -> bool | None:
+    """Read from a server; return whether there is a first line, None where it is yet to come."""
+    assert dial.leg is not None
+    try:
+        data = dial.leg.try_receive()
+    except LegLost:
+        return False
+    if not data:
+        return None if data is None else False
+    dial.said += data
+    return True if b"\n" in dial.said or len(dial.said) >= LONGEST_LINE else None

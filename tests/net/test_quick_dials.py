@@ -1,0 +1,103 @@
+"""Connections that are served without a task each, and dials that are slower than expected."""
+
+from __future__ import annotations
+
+import select
+
+import pytest
+import trio
+
+from natsproxy import close_reasons
+from natsproxy.net.dial import SLOW
+from tests.kit.stage import FRAME, HELLO, INFO, Stage, receive, stage
+
+CONNECTIONS = 20
+
+
+async def greeted(client: trio.SocketStream) -> bytes:
+    """Return the INFO that a client gets."""
+    line = b""
+    while b"\r\n" not in line:
+        line += await client.receive_some()
+    return line
+
+
+def asks_again(made: Stage) -> bool:
+    """Tell whether another connection to the server is waiting to be accepted."""
+    return bool(select.select([made.listener.socket], [], [], 0)[0])
+
+
+async def dial(made: Stage) -> tuple[trio.SocketStream, trio.SocketStream]:
+    """Return a client, and the connection of its server, which has sent nothing."""
+    client = await trio.open_tcp_stream("127.0.0.1", made.proxy.listen[0].port)
+    return client, await made.listener.accept()
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_an_open_connection_has_no_task(plane: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that move its bytes, where the plane is in Python."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    async with stage() as made:
+        each = 0 if type(made.proxy.connections.plane).__name__ == "NativePlane" else 2
+        peers = [*await made.connect()]  # all other tasks have begun
+        before = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(CONNECTIONS):
+            peers += await made.connect()
+        assert trio.lowlevel.current_statistics().tasks_living == before + each * CONNECTIONS
+        for client in peers[2::2]:
+            await client.aclose()
+        for server in peers[3::2]:
+            await server.aclose()
+        for conn in range(2, CONNECTIONS + 2):
+            assert await made.end_of(conn) == close_reasons.CLIENT_CLOSED
+        while trio.lowlevel.current_statistics().tasks_living > before:
+            await trio.lowlevel.checkpoint()
+        for peer in peers[:2]:
+            await peer.aclose()
+
+
+@pytest.mark.parametrize("said", [0, 7, len(INFO)], ids=["nothing", "half a line", "its INFO"])
+@pytest.mark.parametrize("slow", [False, True], ids=["quick", "slow"])
+async def test_a_dial_goes_on_with_the_connection_that_it_has(said: int, slow: bool) -> None:
+    async with stage() as made:
+        client, server = await dial(made)
+        async with client, server:
+            if said:
+                await server.send_all(INFO[:said])
+            if slow:
+                await trio.sleep(1.5 * SLOW)
+            if said < len(INFO):
+                await server.send_all(INFO[said:])
+            assert (await greeted(client)).startswith(b"INFO {")
+            await client.send_all(HELLO + FRAME)
+            assert await receive(server, len(HELLO + FRAME)) == HELLO + FRAME
+            assert not asks_again(made)
+            assert made.proxy.connections.upstreams.dials == {"connected": 1, "failed": 0}
+
+
+async def test_a_dial_that_is_lost_is_repeated() -> None:
+    async with stage() as made:
+        client, server = await dial(made)
+        await server.aclose()
+        async with client, await made.listener.accept() as again:
+            await again.send_all(INFO)
+            assert (await greeted(client)).startswith(b"INFO {")
+
+
+async def test_a_client_that_leaves_during_the_dial() -> None:
+    async with stage() as made:
+        client, server = await dial(made)
+        await client.aclose()
+        async with server:
+            await server.send_all(INFO)
+            assert await made.end_of(1) == close_reasons.CLIENT_CLOSED
+            assert await receive(server, 1) == b""
+        assert made.ends[1].detail == "the client left before there was a server"
+
+
+async def test_a_cancellation_during_the_dial_is_told() -> None:
+    async with stage() as made:
+        client, server = await dial(made)
+    async with client, server:
+        assert list(made.ends) == [1]
+        assert await receive(client, 1) == await receive(server, 1) == b""
