@@ -13,6 +13,9 @@ Theory
 3. Those that must wait are accepted but get no byte.  They stand in a line by address, and the addresses take
    turns, so that a client that connects in a loop delays only those of its own address.  The line is bounded;
    behind it there is the kernel's queue, which is first come, first served.
+   Once the first one of an address has waited for `STALE`, its newest client has every other turn.  Where
+   all take longer than the clients wait, the first one always gives up before it is served, and in order of
+   arrival nobody would be.
 4. A connection that has lost its server, or whose first dial found none, stands in the same line before it
    dials again: when a server dies, a thousand others may need another one at once.
 5. A *storm* begins when a client has to wait, and is over when nobody has for `QUIET`.  One in which somebody
@@ -47,6 +50,8 @@ SILENT: Final = SECOND // 4
 SLOW: Final = 20 * MILLISECOND
 QUIET: Final = SECOND
 WORTH: Final = 100 * MILLISECOND
+STALE: Final = SECOND
+"""Half of the time after which NATS clients give up."""
 LINE: Final = 4_096
 """Clients in the line at most; fewer where the process may open few files."""
 
@@ -70,6 +75,17 @@ class Waiting(NamedTuple):
     close: Callable[[], None]
 
 
+class _Line(deque[Waiting]):
+    """The clients of one address, the oldest first."""
+
+    newest_is_next = False
+
+    def take(self, now: int) -> Waiting:
+        """Take out the one whose turn it is."""
+        self.newest_is_next = now - self[0].since >= STALE and not self.newest_is_next
+        return self.pop() if self.newest_is_next else self.popleft()
+
+
 class Arrivals:
     """The arrivals of one proxy.
 
@@ -90,7 +106,7 @@ class Arrivals:
         self._most_waiting = _line()
         self._opening: dict[int, int] = {}  # since when, by the number of the connection; oldest first
         self._greeted: dict[int, int] = {}  # the same, since the INFO
-        self._line: OrderedDict[str, deque[Waiting]] = OrderedDict()  # by address, the next one first
+        self._line: OrderedDict[str, _Line] = OrderedDict()  # by address, the next one first
         self._waiting = 0
         self._closed = False
         self._usual: int | None = None  # the time of a dial without load
@@ -168,7 +184,7 @@ class Arrivals:
     def _stand_in_line(self, waiting: Waiting) -> None:
         if self._since is None:
             self._since = waiting.since
-        self._line.setdefault(waiting.host, deque()).append(waiting)
+        self._line.setdefault(waiting.host, _Line()).append(waiting)
         self._waiting += 1
         self.delayed += 1
         if self._waiting == 1:
@@ -177,7 +193,7 @@ class Arrivals:
     def _next(self) -> Waiting:
         """Take out the next client of the line; its address goes behind the others."""
         host, clients = self._line.popitem(last=False)
-        found = clients.popleft()
+        found = clients.take(self._clock())
         if clients:
             self._line[host] = clients
         self._waiting -= 1

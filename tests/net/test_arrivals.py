@@ -13,7 +13,18 @@ import trio.testing
 
 from natsproxy.events import Event, Notice
 from natsproxy.net import arrivals as module
-from natsproxy.net.arrivals import FIRST_LIMIT, LEAST, LONGEST, MOST, QUIET, SILENT, SLOW, WORTH, Arrivals
+from natsproxy.net.arrivals import (
+    FIRST_LIMIT,
+    LEAST,
+    LONGEST,
+    MOST,
+    QUIET,
+    SILENT,
+    SLOW,
+    WORTH,
+    Arrivals,
+    Take,
+)
 from natsproxy.net.clock import now_ns
 from natsproxy.net.listener import accept
 from natsproxy.net.shortage import Shortage
@@ -46,6 +57,17 @@ class Door:
     def _take(self, client: socket.socket, host: str) -> tuple[int, Callable[[], None]]:
         self._stack.enter_context(client)
         return len(self.taken) + 1, partial(self.taken.append, host)
+
+    def named(self, name: str, order: list[str]) -> tuple[socket.socket, str, int, Take]:
+        """Return the arguments of `come` for a client of one address, whose name goes into `order`."""
+        mine, client = socket.socketpair()
+        self._stack.enter_context(mine)
+
+        def take(client: socket.socket) -> tuple[int, Callable[[], None]]:
+            self._stack.enter_context(client)
+            return FIRST_LIMIT + 1 + len(order), partial(order.append, name)
+
+        return client, "10.0.0.1", 7, take
 
     @property
     def storms(self) -> list[Notice]:
@@ -115,6 +137,26 @@ async def test_clients_that_say_nothing_after_info_do_not_hold_the_others(
         assert len(made.taken) == FIRST_LIMIT
         await trio.sleep(2 * TICK)
         assert len(made.taken) == FIRST_LIMIT + 5
+
+
+async def test_the_newest_have_every_other_turn_once_the_oldest_may_give_up(
+    stack: ExitStack, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order of arrival nobody would be served where clients give up before it is their turn."""
+    monkeypatch.setattr(module, "STALE", LONGEST // 2)
+    async with door(stack) as made:
+        made.come("in the way", FIRST_LIMIT)
+        order = list[str]()
+        for name in ("first", "second", "third", "last"):
+            made.arrivals.come(*made.named(name, order), more=False)
+        made.arrivals.arrived(1)
+        await settled()
+        assert order == ["first"]
+        await trio.sleep(LONGEST / SECOND / 2)
+        for conn in (2, 3, 4):
+            made.arrivals.arrived(conn)
+            await settled()
+        assert order == ["first", "last", "second", "third"]
 
 
 async def test_addresses_take_turns(stack: ExitStack, autojump_clock: trio.testing.MockClock) -> None:
