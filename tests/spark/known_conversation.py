@@ -152,7 +152,10 @@ def _comings(s: Conversation) -> None:
         0, ASKER, S2C, b'INFO {"version":"2.15.1","connect_urls":["a"]}\r\n', b'INFO {"version":"2.15.1"}\r\n'
     )
     s.send(1, ASKER, b'CONNECT {"name":"asker","lang":"go","version":"1.53","user":"ann"}\r\n')
-    greeting = {"connect": 'CONNECT {"name":"old","lang":"python3"}', "info": 'INFO {"version":"2.12.3"}'}
+    greeting = {
+        "connect": b'CONNECT {"name":"old","lang":"python3"}\r\n',
+        "info": b'INFO {"version":"2.12.3"}\r\n',
+    }
     subs = [["1", "past.>", "", 0, 0], ["2", "some.*", "team", 5, 3]]
     s.items.append(Preamble(OLD, MONO, {**greeting, "subs": subs, "open": {"client": "10.0.0.5:1"}}))
 
