@@ -31,6 +31,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.keys import keys_of
 from natsproxy.rules.file.parser import load, parse_rules
 from natsproxy.rules.file.serialize import to_toml
+from natsproxy.rules.file.values import count_to
 from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.model.rule import Kind
 from tests.admin.kit import running
@@ -44,13 +45,15 @@ PAIRS: Final = (
     (2**53, 2**53 + 1),
     (999, 1000),
     (1000, 1001),
-    (1000, 1000.5),
     (100, 101),
     (64, 65),
-    (10, 10.5),
-    (1, 1.5),
+    (10.0, 10.5),
+    (1.0, 1.5),
 )
-"""The largest value and one more, of all that any setting may have."""
+"""The largest value and one more, of all that any setting may have: each bound is here.
+
+Those of numbers with fractions have a point, since whole numbers, whatever their bound, refuse 1.5.
+"""
 NUMBERS: Final = ("1s", "1KiB", 1, 500, 0.5)
 WORDS: Final = ("word", "two words")
 """What a setting takes that is a text."""
@@ -70,6 +73,11 @@ def bound(read: Callable[[Any], Any]) -> tuple[Any, Any] | None:
     return next(
         ((most, more) for most, more in PAIRS if accepts(read, most) and not accepts(read, more)), None
     )
+
+
+def test_a_bound_that_is_not_listed_is_not_taken_for_another() -> None:
+    assert bound(count_to(64)) == (64, 65)
+    assert bound(count_to(65536)) is None
 
 
 # -- options

@@ -317,15 +317,15 @@ def test_topics_say_what_the_tables_say() -> None:
 
 
 def test_the_commands_in_the_topics_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are indented by four; prose, and the folded lines of settings, begin elsewhere."""
     monkeypatch.chdir(tmp_path)
-    lines = [line.strip() for topic in TOPICS for line in run("help", topic).output.splitlines()]
-    commands = [
-        line.partition("   ")[0].partition("  ")[0] for line in lines if line.startswith("natsproxy ")
-    ]
+    lines = [line for topic in TOPICS for line in run("help", topic).output.splitlines()]
+    commands = [line.strip().partition("  ")[0] for line in lines if line.startswith("    natsproxy ")]
     assert len(commands) >= 10
     for command in commands:
         words = shlex.split(command)[1:]
-        path = next(path for path in LEAVES if tuple(words[: len(path)]) == path)
+        path = next((path for path in LEAVES if tuple(words[: len(path)]) == path), None)
+        assert path is not None, f"{command!r} is no command"
         LEAVES[path].make_context(" ".join(path), words[len(path) :])
 
 

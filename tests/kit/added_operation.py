@@ -7,6 +7,7 @@ table, a row in `protocol/meaning.py` or a handler of the session, is not added:
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
@@ -23,18 +24,20 @@ def add() -> None:
     assert spec.origin is not None
     assert "natsproxy.wire.ops" not in sys.modules
     text = Path(spec.origin).read_text()
-    for before, after in (
-        ("    ERR = 11\n", "    ERR = 11\n    NOTE = 12\n    XPUB = 13\n"),
+    last = max(map(int, re.findall(r"^    [A-Z]+ = (\d+)$", text, re.MULTILINE)))
+    for before, rows in (
         (
-            '    OpSpec(Op.ERR, b"-ERR",',
-            '    OpSpec(Op.ERR, b"-ERR", False, True, {1: ("args",)}, gap="any"),\n'
+            '\n    @property\n    def label(self) -> str:\n        """The op',
+            f"    NOTE = {last + 1}\n    XPUB = {last + 2}\n",
+        ),
+        (
+            ')\n"""The table, indexed by `Op`.',
             '    OpSpec(Op.NOTE, b"NOTE", False, True, {1: ("args",)}, gap="any"),\n'
-            '    OpSpec(Op.XPUB, b"XPUB", True, False, _PUB, payload=True),\n)\n_IGNORED = (\n'
-            '    OpSpec(Op.ERR, b"-ERR",',
+            '    OpSpec(Op.XPUB, b"XPUB", True, False, _PUB, payload=True),\n',
         ),
     ):
         assert text.count(before) == 1, before
-        text = text.replace(before, after)
+        text = text.replace(before, rows + before)
     module = importlib.util.module_from_spec(spec)
     sys.modules["natsproxy.wire.ops"] = natsproxy.wire.ops = module
     exec(compile(text, spec.origin, "exec"), module.__dict__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ import pytest
 
 from natsproxy.errors import NatsproxyError
 from natsproxy.spark.report import write
+from natsproxy.spark.report.page import _part
 from tests.kit.captures import WALL
 from tests.spark.report import known_capture as known
+from tests.spark.report import test_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,6 +218,18 @@ def test_connections_and_gaps_are_listed(data: Data) -> None:
     assert (data["gaps"]["count"], data["gaps"]["frames"]) == (1, 3)
     assert data["gaps"]["listed"][0]["reason"] == known.EVIL
     assert data["findings"][0]["section"] == "gaps"
+
+
+def test_each_section_is_on_the_page() -> None:
+    """As a row of its own, or as a part of traffic, JetStream or connections."""
+    pytest.importorskip("pyspark")
+    from natsproxy.spark.report.collect import SECTIONS
+
+    rows = re.findall(r'^  \["(\w+)"', _part("shell.js"), re.MULTILINE)
+    parts = {"fanout", "deliveries", "publishes", "js_api", "subscriptions", "hops"}
+    names = [section.name for section in SECTIONS]
+    assert set(names) == {*rows, *parts} - {"jetstream"}
+    assert names == list(test_page.SECTIONS)
 
 
 def test_a_table_that_was_not_written_is_a_sentence(data: Data) -> None:
