@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+INSTALLED := $(VENV)/.installed
+STAMP := $(VENV)/.compiled
 
 # Three workers for two cores, since tests wait for programs and servers; tests/conftest.py says so to
 # pytest-xdist, and shares the tests out.
@@ -22,11 +23,16 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-fast check check-long fuzz coverage bench fix clean
 
-$(STAMP): pyproject.toml $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
+$(INSTALLED): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
 	$(BIN)/python -m pip install -q --upgrade pip
 	$(BIN)/python -m pip install -q -e '.[test,check,spark,sail]'
+	@touch $(INSTALLED)
+
+# The installation has compiled, too: this compiles what was changed since.
+$(STAMP): $(INSTALLED) $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
+	CFLAGS="$$CFLAGS -w" $(BIN)/python -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace
 	@$(BIN)/python -c 'from natsproxy.wire.scanner import COMPILED; print("scanner:", "compiled" if COMPILED else "pure Python (no C compiler was found: everything works, only slower)")'
 	@touch $(STAMP)
 
