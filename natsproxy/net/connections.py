@@ -317,9 +317,11 @@ class Connections:
                 end = refused
             else:
                 dialled = await self._dial(accepted, accepted.plain, dial)
-                end = self._relay(pending, dialled)
-                if end is None and self.layers is not None:
+                refused = self._relay(pending, dialled)
+                if refused is None and self.layers is not None:
                     end = await _relay_layered(self.relays[accepted.conn], self.layers)
+                else:  # the relay goes on without this task
+                    end = refused
         except ClientLeft:
             end = _LEFT
         except OwnShortage as error:
@@ -347,6 +349,10 @@ class Connections:
         else:
             self._arrivals.arrived(accepted.conn)
             self.open -= 1
+        finally:
+            self.relays.pop(accepted.conn, None)  # last: subscribers to the end may still look it up
+            session.dispose()
+            self._closed.set()
 
     def _end_unserved(self, leg: Leg, peer: str, opened: int, conn: int, end: End) -> None:
         """Close a connection whose session is not asked, and report its end."""
@@ -529,9 +535,6 @@ class Connections:
         )
         if endpoint is not None and end.cause in close_reasons.BY_SERVER and not session.server_error:
             self._server_ends.count(endpoint)
-        self.relays.pop(conn, None)  # last: subscribers to the end may still look it up
-        session.dispose()
-        self._closed.set()
 
 
 async def _relay_layered(relay: Relay, layers: Layers) -> End:

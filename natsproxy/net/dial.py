@@ -158,6 +158,8 @@ class Dialer:
         server, within = endpoint.server, self._within
         if attempt.leg is None:
             attempt.leg = await self._connect(endpoint)
+        elif not said:
+            await attempt.leg.wait_connected()
         leg: AnyLeg = attempt.leg
         if (version := self._settings.upstream_proxy_protocol) is not None:
             leg.write(proxy_protocol.header(version, client.peer, client.local))

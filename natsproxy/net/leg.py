@@ -11,6 +11,7 @@ Errors of sockets are translated here, once: a leg raises LegLost and nothing el
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import struct
 import sys
@@ -243,6 +244,13 @@ class Leg:
             return
         with suppress(trio.ClosedResourceError, OSError):
             await self._waiting(trio.lowlevel.wait_readable)
+
+    async def wait_connected(self) -> None:
+        """Wait until the peer has accepted a connection that was begun.  Raises OSError where it does not."""
+        if self.peer == "gone":
+            await self._waiting(trio.lowlevel.wait_writable)
+            if error := self._sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                raise OSError(error, os.strerror(error))
 
     async def _waiting(self, wait: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._waits += 1

@@ -101,8 +101,7 @@ class QuickDials:
             fd, waiting = next(iter(self._waiting.items()))
             if waiting.since > since:
                 return
-            leg = waiting.dial.leg
-            self._end(fd, usable=leg is not None and leg.peer != "gone")  # it may not have connected yet
+            self._end(fd, usable=True)
 
     def _end(self, fd: int, *, usable: bool) -> None:
         """Give a dial back.  usable: its connection is; else the endpoint is to be dialled anew."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import select
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
 from natsproxy import close_reasons
+from natsproxy.events import Closed, Event
 from natsproxy.net.dial import SLOW
+from natsproxy.net.leg import AnyLeg
 from tests.kit.stage import FRAME, HELLO, INFO, Stage, receive, stage
 
 CONNECTIONS = 20
@@ -25,6 +29,12 @@ async def greeted(client: trio.SocketStream) -> bytes:
 def asks_again(made: Stage) -> bool:
     """Tell whether another connection to the server is waiting to be accepted."""
     return bool(select.select([made.listener.socket], [], [], 0)[0])
+
+
+def dialling(made: Stage) -> list[int]:
+    """Return the ports of the dials that wait without a task."""
+    waiting = made.proxy.connections._quick_dials._waiting.values()
+    return [one.dial.leg.local.port for one in waiting if one.dial.leg is not None]
 
 
 async def dial(made: Stage) -> tuple[trio.SocketStream, trio.SocketStream]:
@@ -101,3 +111,53 @@ async def test_a_cancellation_during_the_dial_is_told() -> None:
     async with client, server:
         assert list(made.ends) == [1]
         assert await receive(client, 1) == await receive(server, 1) == b""
+
+
+async def test_a_dial_goes_on_with_a_connection_that_is_not_there_yet() -> None:
+    """As to a far server; here the kernel drops the SYN, since nobody takes earlier connections."""
+    async with stage() as made:
+        socket = made.listener.socket
+        socket.listen(0)
+        async with await trio.open_tcp_stream(*socket.getsockname()):
+            client = await trio.open_tcp_stream("127.0.0.1", made.proxy.listen[0].port)
+            async with client:
+                while not (waiting := dialling(made)):
+                    await trio.lowlevel.checkpoint()
+                while dialling(made):
+                    await trio.lowlevel.checkpoint()
+                await (await made.listener.accept()).aclose()
+                async with await made.listener.accept() as server:
+                    assert server.socket.getpeername()[1] in waiting
+                    await server.send_all(INFO)
+                    assert (await greeted(client)).startswith(b"INFO {")
+
+
+async def test_a_failure_to_report_an_end_does_not_keep_the_connection() -> None:
+    def fail(event: Event) -> None:
+        if isinstance(event, Closed) and event.cause != close_reasons.INTERNAL:
+            raise ZeroDivisionError
+
+    async with stage() as made:
+        made.proxy.subscribe(fail)
+        client, server = await made.connect()
+        await client.aclose()
+        await server.aclose()
+        while made.ends.get(1) is None or made.ends[1].cause != close_reasons.INTERNAL:
+            await trio.lowlevel.checkpoint()
+        with trio.fail_after(5):
+            await made.proxy.drain()
+        assert made.proxy.connections.open == 0
+
+
+async def test_a_cancellation_under_layers_is_told() -> None:
+    @asynccontextmanager
+    async def none(conn: int, client: AnyLeg, server: AnyLeg) -> AsyncIterator[tuple[AnyLeg, AnyLeg]]:
+        yield client, server
+
+    async with stage() as made:
+        made.proxy.put_over_legs(none)
+        peers = await made.connect()
+    for peer in peers:
+        await peer.aclose()
+    assert list(made.ends) == [1]
+    assert not made.proxy.relays
