@@ -198,6 +198,8 @@ class Connections:
     def _finish_next(self, nursery: trio.Nursery) -> None:
         # Not a part of the loop: its variables would keep the last relay until the next one is over.
         relay = self._over.popleft()
+        if relay.finishing:
+            return
         if relay.finish_at_once():
             self._finished(relay)
         else:
@@ -541,6 +543,8 @@ async def _relay_layered(relay: Relay, layers: Layers) -> End:
     """Relay between legs with layers over them, and return the end."""
     over = trio.Event()
     relay.on_over, relay.finishing = lambda _: over.set(), True
+    if relay.session.over:  # another chain has ended it
+        over.set()
     async with layers(relay.conn, *relay.legs) as relay.legs:
         relay.start()
         try:

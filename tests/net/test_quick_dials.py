@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from natsproxy import close_reasons
 from natsproxy.events import Closed, Event
 from natsproxy.net.dial import SLOW
 from natsproxy.net.leg import AnyLeg
+from natsproxy.rules.interface import EmptyChain
 from tests.kit.stage import FRAME, HELLO, INFO, Stage, receive, stage
 
 CONNECTIONS = 20
@@ -149,15 +151,31 @@ async def test_a_failure_to_report_an_end_does_not_keep_the_connection() -> None
         assert made.proxy.connections.open == 0
 
 
-async def test_a_cancellation_under_layers_is_told() -> None:
-    @asynccontextmanager
-    async def none(conn: int, client: AnyLeg, server: AnyLeg) -> AsyncIterator[tuple[AnyLeg, AnyLeg]]:
-        yield client, server
+@asynccontextmanager
+async def no_layers(conn: int, client: AnyLeg, server: AnyLeg) -> AsyncIterator[tuple[AnyLeg, AnyLeg]]:
+    yield client, server
 
+
+async def test_a_cancellation_under_layers_is_told() -> None:
     async with stage() as made:
-        made.proxy.put_over_legs(none)
+        made.proxy.put_over_legs(no_layers)
         peers = await made.connect()
     for peer in peers:
         await peer.aclose()
     assert list(made.ends) == [1]
     assert not made.proxy.relays
+
+
+async def test_a_failing_chain_ends_a_connection_under_layers_once() -> None:
+    class Failing(EmptyChain):
+        def bind(self, *_: object) -> NoReturn:
+            raise ZeroDivisionError
+
+    async with stage() as made:
+        made.proxy.put_over_legs(no_layers)
+        client, server = await dial(made)
+        made.proxy.connections.chain = Failing()  # as a change of the rules during the dial
+        async with client, server:
+            await server.send_all(INFO)
+            assert await made.end_of(1) == close_reasons.INTERNAL
+    assert made.proxy.connections.open == 0
