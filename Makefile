@@ -32,7 +32,7 @@ $(INSTALLED): pyproject.toml
 
 # The installation has compiled, too: this compiles what was changed since.
 $(STAMP): $(INSTALLED) $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
-	CFLAGS="$$CFLAGS -w" $(BIN)/python -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace
+	$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace
 	@$(BIN)/python -c 'from natsproxy.wire.scanner import COMPILED; print("scanner:", "compiled" if COMPILED else "pure Python (no C compiler was found: everything works, only slower)")'
 	@touch $(STAMP)
 
