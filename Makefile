@@ -2,8 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
-STAMP := $(VENV)/.compiled
+STAMP := $(VENV)/.installed
+
+# An installation compiles, too; after a change of a source that alone is done.
+INSTALL := $(BIN)/python -m pip install -q --upgrade pip && $(BIN)/python -m pip install -q -e '.[test,check,spark,sail]'
+COMPILE := $(BIN)/python -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace
 
 # Three workers for two cores, since tests wait for programs and servers; tests/conftest.py says so to
 # pytest-xdist, and shares the tests out.
@@ -23,16 +26,10 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-fast check check-long fuzz coverage bench fix clean
 
-$(INSTALLED): pyproject.toml
+$(STAMP): pyproject.toml $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "natsproxy needs Python 3.11 or later"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
-	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -e '.[test,check,spark,sail]'
-	@touch $(INSTALLED)
-
-# The installation has compiled, too: this compiles what was changed since.
-$(STAMP): $(INSTALLED) $(shell find natsproxy -name "*.pyx" -o -name "*.pxd")
-	$(BIN)/python -W ignore -c 'from setuptools import setup; setup()' -q build_ext --inplace
+	$(if $(filter pyproject.toml,$?),$(INSTALL),$(COMPILE))
 	@$(BIN)/python -c 'from natsproxy.wire.scanner import COMPILED; print("scanner:", "compiled" if COMPILED else "pure Python (no C compiler was found: everything works, only slower)")'
 	@touch $(STAMP)
 
