@@ -1,6 +1,6 @@
 """The tasks of one connection: they exist only while it waits for something.
 
-An idle connection has none, which saves it a third of its memory.  All run in one nursery of the proxy.
+An idle connection has none, and so takes less memory.  All run in one nursery of the proxy.
 """
 
 from __future__ import annotations

@@ -2,6 +2,11 @@
 
 The order matters: a connection that a rule refuses never reaches the server, the `Opened` event comes after
 the server's greeting, and every connection ends with `Closed`, however it ends.
+
+On the native plane a connection between plain legs has no task while all goes as usual: one task waits for
+the greetings of all servers (`quick_dials.py`), the plane calls the relay, and `run` finishes the relays that
+are over.  What takes time gets a task: a layer that is opened, a server that is slow or fails, a peer to wait
+for at the end.
 """
 
 from __future__ import annotations

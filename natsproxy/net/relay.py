@@ -76,6 +76,41 @@ class Relay:
     kernel: what the kernel knew of the client's leg at its end.  error: the bug that it ends for.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_awaited",
+        "_check",
+        "_closed",
+        "_deadlines",
+        "_emit",
+        "_greeting",
+        "_halted",
+        "_held",
+        "_place",
+        "_plane",
+        "_record",
+        "_redial",
+        "_redials",
+        "_tasks",
+        "_ticks",
+        "accepted",
+        "client",
+        "conn",
+        "due",
+        "end",
+        "error",
+        "finishing",
+        "kernel",
+        "legs",
+        "on_arrived",
+        "on_over",
+        "opened",
+        "server",
+        "session",
+        "timeslices",
+        "unrecorded",
+    )
+
     def __init__(
         self,
         session: Session,

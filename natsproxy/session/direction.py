@@ -419,6 +419,40 @@ class DirectionPipe:
     this size (bytes) go on only whole, because their sender may be lost and replaced.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_budget",
+        "_buffer",
+        "_changed",
+        "_charged",
+        "_end",
+        "_first",
+        "_frames",
+        "_ops",
+        "_settings",
+        "_start",
+        "boundary_by",
+        "deciding",
+        "direction",
+        "handled",
+        "in_bytes",
+        "later",
+        "open",
+        "outbox",
+        "owed",
+        "pending",
+        "phase",
+        "records",
+        "scanner",
+        "sender",
+        "swallowing",
+        "unread",
+        "unsent",
+        "waiting",
+        "watched",
+        "whole",
+    )
+
     def __init__(self, direction: Direction, context: PipeContext) -> None:
         settings = context.settings
         self.direction = direction

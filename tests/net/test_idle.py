@@ -18,7 +18,7 @@ from natsproxy.net.proxy import Proxy
 from natsproxy.testing import NatsServer
 from natsproxy.wire.scanner import COMPILED
 
-MOST = 16 << 10  # bytes
+MOST = 13 << 10  # bytes
 HELLO = b'CONNECT {"verbose":false,"lang":"go","version":"1.50.0","protocol":1,"headers":true}\r\nPING\r\n'
 COUNT = 100
 

@@ -19,7 +19,9 @@ async def test_one_that_ends_before_it_is_asked_is_not_open() -> None:
             session = SimpleNamespace(pipes=(), key="app/1", subs=())
             accepted = SimpleNamespace(facts=SimpleNamespace(peer="127.0.0.1:1"))
             self.listen: tuple[Any, ...] = ()
-            self.relays = {n: SimpleNamespace(session=session, accepted=accepted) for n in (1, 2)}
+            self.relays = {
+                n: SimpleNamespace(session=session, accepted=accepted, catch_up=int) for n in (1, 2)
+            }
 
         async def ask_client(self, conn: int) -> bool:
             ended = self.relays[conn]
