@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
@@ -404,13 +404,27 @@ class Connections:
 
     def _relay(self, pending: _Pending, dialled: Dialled) -> End | None:
         """Start the relay of a connection that has a server; return the end where it gets none."""
-        accepted, conn, facts = pending.accepted, pending.accepted.conn, pending.accepted.facts
         refusal = self._recording.refusal()  # the disk may have filled up meanwhile
         if self.draining:
             refusal = _DRAINED
         if refusal is not None:
             dialled.leg.close()
             return refusal
+        try:
+            relay = self._make_relay(pending, dialled)
+        except Exception:  # a subscriber's, or the recorder's
+            dialled.leg.close()
+            raise
+        if self.chain is not pending.chain:  # it was swapped during the dial
+            relay.swap(self.chain)
+        if self.layers is None:
+            relay.start()
+        return None
+
+    def _make_relay(self, pending: _Pending, dialled: Dialled) -> Relay:
+        """Create and register the relay of a connection, and report and record its opening."""
+        accepted, record = pending.accepted, pending.record
+        facts, conn = accepted.facts, accepted.conn
         if dialled.secured and not (accepted.listener.tls or self._warned_of_plain):
             self._warned_of_plain = True
             self._emit(Notice(now_ns(), conn, "warning", _PLAIN_CLIENTS))
@@ -419,17 +433,6 @@ class Connections:
         self._greeting = dialled.greeting.partition(b"\n")[0] + b"\n"
         local = str(facts.local)
         self._emit(Opened(accepted.opened, conn, facts.peer, upstream, local, conn, facts.proxied_by))
-        relay = self._make_relay(pending, dialled, upstream)
-        if self.chain is not pending.chain:  # it was swapped during the dial
-            relay.swap(self.chain)
-        if self.layers is None:
-            relay.start()
-        return None
-
-    def _make_relay(self, pending: _Pending, dialled: Dialled, upstream: str) -> Relay:
-        """Create and register the relay of a connection, and record its opening."""
-        accepted, record = pending.accepted, pending.record
-        facts, conn = accepted.facts, accepted.conn
         assert self.plane is not None
         assert self._nursery is not None
         relay = Relay(
@@ -550,12 +553,15 @@ async def _relay_layered(relay: Relay, layers: Layers) -> End:
     relay.on_over, relay.finishing = lambda _: over.set(), True
     if relay.session.over:  # another chain has ended it
         over.set()
-    async with layers(relay.conn, *relay.legs) as relay.legs:
-        relay.start()
-        try:
-            await over.wait()
-        finally:
-            await relay.finish(cancelled=relay.end is None)
+    with ExitStack() as below:
+        for leg in relay.legs:
+            below.callback(leg.close)  # also where the layers fail
+        async with layers(relay.conn, *relay.legs) as relay.legs:
+            relay.start()
+            try:
+                await over.wait()
+            finally:
+                await relay.finish(cancelled=relay.end is None)
     if relay.error is not None:
         raise relay.error
     assert relay.end is not None

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from natsproxy import close_reasons
-from natsproxy.events import Closed, Event
+from natsproxy.events import Closed, Event, Opened
 from natsproxy.net.dial import SLOW
 from natsproxy.net.leg import AnyLeg
 from natsproxy.rules.interface import EmptyChain
@@ -178,4 +178,31 @@ async def test_a_failing_chain_ends_a_connection_under_layers_once() -> None:
         async with client, server:
             await server.send_all(INFO)
             assert await made.end_of(1) == close_reasons.INTERNAL
+    assert made.proxy.connections.open == 0
+
+
+@asynccontextmanager
+async def failing_layers(conn: int, client: AnyLeg, server: AnyLeg) -> AsyncIterator[tuple[AnyLeg, AnyLeg]]:
+    raise ZeroDivisionError
+    yield client, server
+
+
+@pytest.mark.parametrize("fails", ["a subscriber", "the layers"])
+async def test_what_fails_behind_the_greeting_leaves_no_socket(fails: str) -> None:
+    """A socket that is only dropped would be a warning, and warnings are errors here."""
+
+    def fail(event: object) -> None:
+        if isinstance(event, Opened):
+            raise ZeroDivisionError
+
+    async with stage() as made:
+        if fails == "the layers":
+            made.proxy.put_over_legs(failing_layers)
+        else:
+            made.proxy.subscribe(fail)
+        client, server = await dial(made)
+        async with client, server:
+            await server.send_all(INFO)
+            assert await made.end_of(1) == close_reasons.INTERNAL
+            assert await receive(server, 1) == b""
     assert made.proxy.connections.open == 0
