@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,6 +37,7 @@ from tests.kit.collector import Collector, served
 from tests.kit.documents import DOCUMENTS, ROOT, TEXT, blocks
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
+from tests.kit.waits import replace_waits
 from tests.rules.kit import Wire
 
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
@@ -160,7 +160,7 @@ def test_each_command_runs_as_printed(
     if "--follow" in line:
         (tmp_path / "traffic").mkdir()
         write(tmp_path / "traffic" / "1.ncap", capture.items)
-        monkeypatch.setattr(time, "sleep", interrupt)
+        replace_waits(monkeypatch, interrupt)
         line = line.replace("http://127.0.0.1:4318", request.getfixturevalue("collector"))
     arguments = shlex.split(line)[1:]
     monkeypatch.chdir(tmp_path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from natsproxy.cli import main
 from natsproxy.units import SECOND
 from natsproxy.wire.ops import C2S, Op
 from tests.kit.captures import MONO, WALL
+from tests.kit.waits import replace_waits
 
 
 class Recorder:
@@ -61,7 +61,7 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
                 raise KeyboardInterrupt
             step()
 
-        monkeypatch.setattr(time, "sleep", sleep)
+        replace_waits(monkeypatch, sleep)
         words = ["capture", "cat", str(path), "--follow", *options]
         done = CliRunner().invoke(main, words, env={"COLUMNS": "200"})
         assert done.exit_code == 0, done.output
