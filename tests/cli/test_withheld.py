@@ -15,8 +15,15 @@ from natsproxy.wire.ops import C2S, Op
 from tests.kit.captures import write
 
 
-@pytest.mark.parametrize("action", ["hash", "drop", "truncate:3"])
-def test_op_subject_and_size_are_there(action: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("action", "kept"),
+    [
+        ("hash", "payload not kept"),
+        ("drop", "payload not kept"),
+        ("truncate:3", "3 of 12 bytes of the payload kept"),
+    ],
+)
+def test_op_subject_and_size_are_there(action: str, kept: str, tmp_path: Path) -> None:
     recording_filter = RecordingFilter(Selection(payloads=(PayloadPolicy.parse(f">={action}"),)))
     raw = b"HPUB orders.eu reply.x 18 30\r\nNATS/1.0\r\nA: b\r\n\r\nhello, world\r\n"
     whole = Frames(1, C2S, raw, 1, Op.HPUB.bit, 0, 1, 0, 1)
@@ -27,7 +34,7 @@ def test_op_subject_and_size_are_there(action: str, tmp_path: Path) -> None:
     row = json.loads(CliRunner().invoke(main, ["capture", "cat", str(path), "--json"]).output)
     info = json.loads(CliRunner().invoke(main, ["capture", "info", str(path), "--json"]).output)
 
-    assert "HPUB    orders.eu  reply reply.x  30B  [payload not kept]" in line
+    assert f"HPUB    orders.eu  reply reply.x  30B  [{kept}]" in line
     assert (row["op"], row["subject"], row["size"]) == ("HPUB", "orders.eu", 30)
     assert row["headers"] == {"A": "b"}
     assert "payload" not in row

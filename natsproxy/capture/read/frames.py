@@ -168,7 +168,6 @@ def _may_begin(pattern: bytes, found: tuple[bytes, ...]) -> bool:
 _NOT_WHOLE: Final = {
     Flags.CUT: "cut: it never ended",
     Flags.TRUNCATED: "longer than what is recorded",
-    Flags.PAYLOAD: "payload not kept",
 }
 
 
@@ -186,4 +185,13 @@ def remarks(one: CapturedFrame) -> list[str]:
         done.append(f"held {short_duration(one.delay)}")
     text = ", ".join(done) or ("" if one.cause is None else "changed")
     found = [f"{one.cause}: {text}" if one.cause else text] if text else []
-    return found + [text for flag, text in _NOT_WHOLE.items() if one.flags & flag] if one.flags else found
+    found += [text for flag, text in _NOT_WHOLE.items() if one.flags & flag]
+    return [*found, _kept(one)] if one.flags & Flags.PAYLOAD else found
+
+
+def _kept(one: CapturedFrame) -> str:
+    """Return how much of a payload that was cut was kept, in words."""
+    begun = one.head
+    if begun is None or not begun.body:
+        return "payload not kept"
+    return f"{len(begun.body)} of {begun.size - begun.header_size} bytes of the payload kept"
