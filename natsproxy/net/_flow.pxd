@@ -84,7 +84,7 @@ cdef struct Flow:
     Py_ssize_t[OPS_ROOM] surplus        # frames sent minus frames received
     bint unequal                # rules have dropped or copied any
     bint fired                  # rules have acted, and the session does not know it yet
-    bint reports                # in the list of flows whose sessions are called for that
+    bint reports                # in the list of flows whose sessions are to be told of that
     Flow *next_report
     # Ordinals of the next frame on both legs.
     uint64_t next_in

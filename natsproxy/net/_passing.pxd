@@ -10,7 +10,7 @@ from natsproxy.net._flow cimport Flow, Leg
 cdef class Passing:
     cdef BlockBuilder builder   # takes the records, None while nobody records
     cdef uint64_t frames        # that were passed here
-    cdef Flow *reports          # flows in which rules have acted
+    cdef Flow *reports          # flows in which rules have acted, of which nobody was told
     cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
     cdef bint known             # the frame at which `pass_on` stopped is of a key with a decision
     cdef void *unrecorded       # the Connection of a frame for whose record there was no memory, or NULL
@@ -30,3 +30,5 @@ cdef class Passing:
     cdef void release(self, Flow *flow, int64_t now) noexcept nogil
     cdef void drop_first(self, Flow *flow) noexcept nogil
     cdef void drop_record(self, Flow *flow) noexcept nogil
+    cdef void add_report(self, Flow *flow) noexcept nogil
+    cdef void drop_report(self, Flow *flow) noexcept nogil

@@ -117,6 +117,21 @@ cdef class Passing:
             free(flow.record)
             flow.record = NULL
 
+    cdef void add_report(self, Flow *flow) noexcept nogil:
+        """Note that rules have acted in a flow."""
+        flow.fired = True
+        if not flow.reports:
+            flow.reports, flow.next_report, self.reports = True, self.reports, flow
+
+    cdef void drop_report(self, Flow *flow) noexcept nogil:
+        """Take a flow out of those in which rules have acted."""
+        cdef Flow **place = &self.reports
+        if flow.reports:
+            while place[0] != flow:
+                place = &place[0].next_report
+            place[0] = flow.next_report
+            flow.reports = False
+
 
 cdef Py_ssize_t pass_frames(
     Passing passing, Flow *flow, const unsigned char *p, Py_ssize_t at, Py_ssize_t size, int64_t now, Py_ssize_t *sent
@@ -210,9 +225,7 @@ cdef void apply(
     cdef Py_ssize_t[OPS_ROOM] counted
     account(p, &flow.watch, message)
     if effect.owner >= 0:
-        flow.fired = True
-        if not flow.reports:
-            flow.reports, flow.next_report, passing.reports = True, passing.reports, flow
+        passing.add_report(flow)
     if effect.verdict == HOLD or (effect.verdict == PASS and flow.held != NULL):
         put_out(passing, flow.target, p + sent[0], at - sent[0])
         sent[0] = message.end

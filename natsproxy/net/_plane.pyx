@@ -17,8 +17,8 @@ Theory
    not come; where it is recorded, its bytes are kept in `record`.  An unfinished control line waits in `tail`, and
    so does a frame that goes on only `whole`; the session has those above `KEPT`.
 5. The session counts frames too.  The plane adds up those it passed, and hands the sums over before the session
-   looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the session is called
-   at the end of the step: it makes the events.
+   looks (`Connection.take`); an open frame is handed over with them.  Where rules have acted, the relay is called at
+   the end of the step (`report`): the session makes the events, and nothing else.
 6. What goes on of one read goes out in one write, whoever has dealt with it: some clients count on that.  It is
    gathered in `Passing.out` while a part of the read is still to come.
 7. Frames that a rule holds wait here (`Flow.held`), and those behind them; a timer ends the wait.  They are in the
@@ -172,8 +172,8 @@ cdef class NativeLeg:
 cdef class Connection:
     """The two legs and two flows of one relay.
 
-    relay: gets `received(direction, data)`, `ended(direction)`, `leg_lost(leg)`, `flushed(leg)` and
-    `failed(error)`.  A subclass may do the first and the fourth in its place.
+    relay: gets `received(direction, data)`, `report()`, `ended(direction)`, `leg_lost(leg)`,
+    `flushed(leg)` and `failed(error)`.  A subclass may do the first and the fifth in its place.
     """
 
     cdef Leg[2] legs            # by the direction whose source they are: client, server
@@ -569,6 +569,7 @@ cdef class Plane:
                 if self.events[at].data.ptr == leg:
                     self.events[at].data.ptr = NULL
             remove_ready(&self.ready, &connection.flows[i])
+            self.passing.drop_report(&connection.flows[i])
             end_wait(&self.waiting, &connection.flows[i])
             while connection.flows[i].held != NULL:
                 self.passing.drop_first(&connection.flows[i])
@@ -723,8 +724,11 @@ cdef class Plane:
         """Serve a connection again that a worker has let go of."""
         cdef Flow *s2c = twin_of(c2s)
         c2s.away = s2c.away = False
-        c2s.pending |= c2s.fired  # the session is to know that
-        s2c.pending |= s2c.fired
+        if c2s.fired:
+            self.passing.add_report(c2s)
+        if s2c.fired:
+            self.passing.add_report(s2c)
+        self.called |= c2s.fired or s2c.fired  # that is to be told soon
         self.passing.take_over(c2s)
         self.passing.take_over(s2c)
         self._arm(c2s.source, ALL)  # what came meanwhile is an event again
@@ -803,7 +807,7 @@ cdef class Plane:
         """
         cdef int found
         self.stepping = True
-        self.called = False
+        self.called = self.passing.reports != NULL  # of connections that were taken back between two steps
         self.charge()
         with nogil:
             found = self._step(most, spare, other)
@@ -818,12 +822,19 @@ cdef class Plane:
 
     cdef int _report(self) except -1:
         """Let the sessions know that rules have acted in this step."""
-        cdef Flow *flow = self.passing.reports
-        while flow != NULL:
-            self.passing.reports, flow.reports = flow.next_report, False
-            if flow.fired and not (<Connection>flow.connection).removed:
-                self._hand_over(flow, NULL, 0)
+        cdef Flow *flow
+        cdef Connection connection
+        while self.passing.reports != NULL:
             flow = self.passing.reports
+            self.passing.drop_report(flow)
+            if flow.fired:  # else the session has looked since
+                flow.fired = twin_of(flow).fired = False
+                connection = <Connection>flow.connection
+                self.called = True
+                try:
+                    connection.relay.report()
+                except BaseException as error:
+                    self._fail(connection, error)
         return 0
 
     cdef int _step(self, int64_t most, int64_t spare, int other) noexcept nogil:

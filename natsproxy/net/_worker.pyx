@@ -131,8 +131,6 @@ cdef class Worker:
     cdef void detach(self, Flow *c2s) noexcept nogil:
         """Let go of a connection."""
         cdef Flow *flow
-        cdef Flow *each
-        cdef Flow *before
         cdef int i
         if c2s.posted:
             self._unlink(c2s)
@@ -142,15 +140,7 @@ cdef class Worker:
             remove_ready(&self.ready, flow)
             flow.posted = False
             self.passing.let_go(flow)
-            if flow.reports:
-                before, each = NULL, self.passing.reports
-                while each != flow:
-                    before, each = each, each.next_report
-                if before == NULL:
-                    self.passing.reports = flow.next_report
-                else:
-                    before.next_report = flow.next_report
-                flow.reports = False
+            self.passing.drop_report(flow)
 
     cdef void make_ready(self, Flow *flow) noexcept nogil:
         if not flow.posted:

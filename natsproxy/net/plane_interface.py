@@ -29,6 +29,10 @@ class Rider(Protocol):
         """Handle bytes, or continue the work of the session; return whether the time slice is over."""
         ...
 
+    def report(self) -> None:
+        """Tell of the rules that have acted on frames that bypassed the session."""
+        ...
+
     def ended(self, direction: Direction) -> None:
         """Handle the end of a stream."""
         ...

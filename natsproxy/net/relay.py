@@ -418,6 +418,11 @@ class Relay:
         self._perform(self.session.receive(direction, data, now_ns(), timeslice))
         return timeslice.end_step(pipe.handled)
 
+    def report(self) -> None:
+        """Emit the firings of rules on frames that bypassed the session, which has nothing else to do."""
+        for firing in self.session.take_firings():
+            self._emit(firing)
+
     def ended(self, direction: Direction) -> None:
         """Handle the end of a stream."""
         self._take_back()

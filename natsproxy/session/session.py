@@ -457,6 +457,13 @@ class Session:
                 pipe.catch_up(taken)
                 self._emit_fired()
 
+    def take_firings(self) -> list[Firing]:
+        """Return the firings that belong to no frame, or to several, since the last call."""
+        fired = self.rules.fired
+        taken = fired.copy()
+        fired.clear()
+        return taken
+
     def take_back(self, passed: PassedFrames) -> None:
         """Take over the frames that wait in a plane."""
         for pipe in self.pipes:
@@ -899,10 +906,7 @@ class Session:
 
     def _emit_fired(self) -> None:
         """Emit the firings that belong to no frame, or to several."""
-        fired = self.rules.fired
-        if fired:
-            self._actions += map(Emit, fired)
-            fired.clear()
+        self._actions += map(Emit, self.take_firings())
 
     # -- handlers by op: each returns whether the rules are to see the frame
 

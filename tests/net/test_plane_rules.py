@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections import Counter
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
@@ -31,7 +33,7 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
 from natsproxy.wire.parse import frames as frames_of
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
-from tests.net.test_plane_steps import Relay, Rig, rig
+from tests.net.test_plane_steps import RULES, Relay, Rig, rig
 from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_all
 from tests.rules.engine.test_static_decisions import REPLIES, SUBJECTS, frames, rules_of
 
@@ -216,7 +218,7 @@ def test_known_decisions_need_no_python(rig: Rig) -> None:
     assert (
         server.recv(1000) == b"PUB long.a 1\r\nx\r\nPUB long.a r 0\r\n\r\nPUB c 0\r\n\r\nPUB long.a 0\r\n\r\n"
     )
-    assert relay.told == [(C2S, b"")]  # the session reports what the rules did
+    assert relay.told == [RULES]  # the session reports what the rules did
     frames, sent, size, ops, opened, went, surplus, _ = relay.connection.take(C2S)
     assert (frames, sent, size, ops, opened) == (6, 4, 70, [(Op.PUB, 6)], None)
     assert (went, surplus) == (62, [(Op.PUB, -2)])
@@ -267,7 +269,7 @@ def test_frames_get_copies_and_damage_without_python(rig: Rig) -> None:
         re.DOTALL,
     )
     assert b"\nabc\r" not in went
-    assert relay.told == [(C2S, b"")]
+    assert relay.told == [RULES]
     frames, sent, _, ops, _, size, surplus, _ = relay.connection.take(C2S)
     assert (frames, sent, ops, size, surplus) == (4, 6, [(Op.PUB, 4)], len(went), [(Op.PUB, 2)])
     rules.decisions[C2S].tell()
@@ -276,7 +278,7 @@ def test_frames_get_copies_and_damage_without_python(rig: Rig) -> None:
     client.send(b"PUB both 0\r\n\r\nPUB both 1\r\nx\r\n")
     rig.run()
     assert server.recv(1000) == b"PUB both 0\r\n\r\n" * 3
-    assert relay.told[1:] == [(C2S, b"PUB both 1\r\nx\r\n"), (C2S, b"")]
+    assert relay.told[1:] == [(C2S, b"PUB both 1\r\nx\r\n"), RULES]
 
 
 def test_damage_in_c_is_that_of_the_kind(rig: Rig) -> None:
@@ -297,7 +299,7 @@ def test_damage_in_c_is_that_of_the_kind(rig: Rig) -> None:
         expected = kind.act(frame, Hit(C2S, 0, m, Draws(random, m), cast("Any", None)))
         assert isinstance(expected, Replace)
         assert server.recv(2000) == expected.raw
-    assert relay.told == [(C2S, b"")] * 4
+    assert relay.told == [RULES] * 4
 
 
 @pytest.mark.parametrize(
@@ -326,7 +328,7 @@ def test_a_small_frame_with_a_decision_waits_for_its_end(rig: Rig) -> None:
         client.send(raw[at : at + 1])
         rig.run()
     assert server.recv(1000) == b"HPUB long.a 12 20\r\nNATS/1.0\r\n\r\n01234567\r\n"
-    assert relay.told == [(C2S, b"")]
+    assert relay.told == [RULES]
 
 
 def test_a_large_one_is_the_sessions(rig: Rig) -> None:
@@ -378,6 +380,66 @@ def test_watched_frames_are_pythons(rig: Rig) -> None:
     server.send(b"MSG b 1 0\r\n\r\n")
     rig.run()
     assert sorted(relay.told) == [(C2S, b"PUB a 0\r\n\r\n"), (S2C, b"MSG b 1 0\r\n\r\n")]
+
+
+def test_what_rules_did_is_told_while_a_frame_is_passing(rig: Rig) -> None:
+    relay, client, server = connected(rig, Rules())
+    client.send(b"PUB b 1\r\nx\r\nPUB a 100000\r\n" + bytes(10))
+    rig.run()
+    assert relay.told == [(C2S, b"PUB a 100000\r\n" + bytes(10)), RULES]
+    relay.told.clear()
+    relay.clear()  # from here on nobody wants the frames
+    client.send(b"PUB z 8\r\n0123")
+    rig.run()
+    assert server.recv(1000) == b"PUB z 8\r\n0123"
+    assert relay.told == []  # once is enough
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_rules_that_acted_on_another_thread_are_told_in_the_next_step(leaves: bool) -> None:
+    rig = Rig(workers=1)
+    thread = threading.Thread(target=rig.plane.workers[0].run)
+    thread.start()
+    try:
+        rules = Rules()
+        relay, client, server = connected(rig, rules)
+        for _ in range(2):  # after a read a connection goes to the worker
+            client.send(b"PUB c 0\r\n\r\n")
+            rig.run()
+        client.send(b"PUB b 1\r\nx\r\nPUB c 1\r\ny\r\n")
+        passed = b""
+        while not passed.endswith(b"y\r\n"):
+            with suppress(BlockingIOError):
+                passed += server.recv(1000)
+        rig.plane.recall_all()
+        assert relay.told == []
+        if leaves:
+            assert relay.connection.take(C2S)[:2] == (4, 3)
+            relay.leave()
+            del relay.connection
+        rig.run()
+        assert relay.told == ([] if leaves else [RULES])
+        rules.decisions[C2S].tell()
+        assert rules.drops.told == [(2, 1, "b")]
+    finally:
+        rig.plane.workers[0].stop()
+        thread.join()
+        rig.close()
+
+
+def test_a_failure_to_tell_ends_one_connection(rig: Rig) -> None:
+    def fail() -> None:
+        raise error
+
+    error = RuntimeError("no")
+    first, client, _ = connected(rig, Rules())
+    second, other, _ = connected(rig, Rules())
+    first.then = fail
+    for peer in (client, other):
+        peer.send(b"PUB b 1\r\nx\r\n")
+    rig.run()
+    assert first.told == [RULES, (error,)]
+    assert second.told == [RULES]
 
 
 def test_decisions_that_were_forgotten_are_still_told(rig: Rig) -> None:

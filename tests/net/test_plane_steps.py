@@ -26,6 +26,8 @@ _plane: Any = pytest.importorskip("natsproxy.net._plane")
 
 FRAME = b"PUB a 1\r\nx\r\n"
 IDLE, MORE, LOOP = range(3)
+RULES = ("rules",)
+"""What a relay notes where rules have acted."""
 ROOM = 1 << 20  # bytes of open frames that each thread records
 LONG = 1 << 60  # ns: a step ends when nothing is left to do
 
@@ -60,6 +62,9 @@ class Relay:
 
     def received(self, direction: Direction, data: bytes) -> None:
         self._note(direction, data)
+
+    def report(self) -> None:
+        self._note("rules")
 
     def ended(self, direction: Direction) -> None:
         self._note(direction, "ended")
