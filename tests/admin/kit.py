@@ -147,15 +147,18 @@ class Client:
         await self.stream.send_all(data)
 
     async def line(self) -> bytes:
-        """Return the next line, b"" at the end of the connection."""
-        while b"\r\n" not in self._bytes:
-            data = await self.stream.receive_some()
-            if not data:
-                self.ended = True
-                return b""
-            self._bytes += data
-        line, _, self._bytes = self._bytes.partition(b"\r\n")
-        return line
+        """Return the next line, b"" at the end of the connection; the server's PINGs are answered."""
+        while True:
+            while b"\r\n" not in self._bytes:
+                data = await self.stream.receive_some()
+                if not data:
+                    self.ended = True
+                    return b""
+                self._bytes += data
+            line, _, self._bytes = self._bytes.partition(b"\r\n")
+            if line != b"PING":  # a real server's first one comes two seconds after the CONNECT
+                return line
+            await self.send(b"PONG\r\n")
 
     async def ping(self) -> list[bytes]:
         """Send a PING; return the lines before its PONG."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import nats
 import pytest
+import trio
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
@@ -76,6 +77,13 @@ def run(main: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(main(), LIMIT))
 
 
+async def stop(server: NatsServer, *clients: Client) -> None:
+    """Stop a server; return once the proxy knows it for each of the clients, since it alone answers them."""
+    server.stop()
+    for client in clients:
+        await client.flush(timeout=30)
+
+
 async def agree(message: Msg) -> None:
     """Answer a request."""
     await message.respond(b"yes")
@@ -99,7 +107,7 @@ def test_a_server_that_restarts_is_not_noticed() -> None:
                 await two.publish("b", b"1")
                 assert (await two.request("svc", b"?")).data == b"yes"
                 await came.wait()
-                server.stop()
+                await stop(server, one, two)
                 for number in range(1000):
                     await two.publish("a", b"%d" % number)
                 await two.publish("b", b"2")
@@ -226,6 +234,12 @@ async def _ask(client: Client, counts: list[int], over: asyncio.Event) -> None:
         await asyncio.sleep(0.005)
 
 
+async def send_thirds(server: trio.SocketStream, message: bytes) -> None:
+    third = len(message) // 3
+    for at in range(0, len(message), third):
+        await server.send_all(message[at : at + third])
+
+
 @pytest.mark.parametrize("size", [20, 20_000, 900_000])
 async def test_a_server_that_is_lost_inside_a_message_is_replaced(size: int) -> None:
     """Its client has no part of the message, or it could not go on."""
@@ -234,17 +248,16 @@ async def test_a_server_that_is_lost_inside_a_message_is_replaced(size: int) -> 
         client, server = await made.connect()
         async with client:
             for cut in (len(message) // 2, len(message) - 1):
-                async with server:
-                    await server.send_all(message + message[:cut])
+                async with server, trio.open_nursery() as sending:
+                    sending.start_soon(server.send_all, message + message[:cut])
                     assert await receive(client, len(message)) == message
                 server = await made.listener.accept()
                 await server.send_all(INFO)
                 assert await receive(server, len(HELLO)) == HELLO
                 await server.send_all(b"PONG\r\n")
                 assert b"INFO" in await client.receive_some()
-            async with server:
-                for at in range(0, len(message), len(message) // 3):
-                    await server.send_all(message[at : at + len(message) // 3])
+            async with server, trio.open_nursery() as sending:
+                sending.start_soon(send_thirds, server, message)
                 assert await receive(client, len(message)) == message
 
 

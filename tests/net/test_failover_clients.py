@@ -18,7 +18,7 @@ from tests.kit.authority import Authority
 from tests.kit.node import node_path
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
-from tests.net.test_failover import HOLD, LIMIT, Seen, agree, failed_over, run
+from tests.net.test_failover import HOLD, LIMIT, Seen, agree, failed_over, run, stop
 
 pytestmark = pytest.mark.server
 PROGRAM = Path(__file__).parent / "programs" / "asking.js"
@@ -103,7 +103,7 @@ def test_a_recording_says_where_the_server_was_replaced(tmp_path: Path) -> None:
             async with seen.client(proxy) as client:
                 await client.subscribe("svc", cb=agree)
                 assert (await client.request("svc", b"before")).data == b"yes"
-                server.stop()
+                await stop(server, client)
                 asked = asyncio.create_task(client.request("svc", b"after", timeout=30))
                 await asyncio.sleep(0.3)
                 server.start()

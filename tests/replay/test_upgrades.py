@@ -36,11 +36,12 @@ async def test_a_recording_of_an_older_nats_py_plays(recorded: str) -> None:
 
 @pytest.mark.parametrize(("recorded", "live"), JAVASCRIPT)
 async def test_recordings_of_nats_js_2_and_3_play_with_the_other_one(recorded: str, live: str) -> None:
+    packages = node_path()
     async with cassette(HERE / f"orders.nats.js-{recorded}.nats.txt") as server:
         with trio.fail_after(LIMIT):
             await trio.run_process(
                 ["node", str(HERE / "orders.js"), live],
-                env=os.environ | {"NATS_URL": server.url, "NODE_PATH": node_path()},
+                env=os.environ | {"NATS_URL": server.url, "NODE_PATH": packages},
                 capture_stdout=True,
             )
         _check(server)

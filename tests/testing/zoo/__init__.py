@@ -53,6 +53,9 @@ def available() -> list[str]:
 async def run(urls: dict[str, str]) -> Printed:
     """Run programs side by side, those of Python and of JavaScript in one process each."""
     found: Printed = {}
+    # Before their time begins: on a fresh machine it takes a minute to build and to install.
+    executables = {name: built(HERE / "go" / f"{name}.go") for name in urls.keys() & set(GO)}
+    packages = node_path() if urls.keys() & set(JAVASCRIPT) else ""
 
     async def together(names: list[str], *command: str, **environment: str) -> None:
         programs = [f"{name}={urls[name]}" for name in names if name in urls]
@@ -64,9 +67,9 @@ async def run(urls: dict[str, str]) -> Printed:
                 {name: (printed, error) for name, (printed, error) in json.loads(done.stdout).items()}
             )
 
-    async def alone(name: str) -> None:
+    async def alone(name: str, executable: Path) -> None:
         done = await trio.run_process(
-            [str(built(HERE / "go" / f"{name}.go"))],
+            [str(executable)],
             env=os.environ | {"NATS_URL": urls[name]},
             capture_stdout=True,
             capture_stderr=True,
@@ -77,11 +80,11 @@ async def run(urls: dict[str, str]) -> Printed:
     with trio.move_on_after(LIMIT) as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(together, PYTHON, sys.executable, "-W", "ignore", str(HERE / "run.py"))
-            if urls.keys() & set(JAVASCRIPT):
-                node = partial(together, NODE_PATH=node_path())
+            if packages:
+                node = partial(together, NODE_PATH=packages)
                 nursery.start_soon(node, JAVASCRIPT, "node", str(HERE / "run.js"))
-            for name in urls.keys() & set(GO):
-                nursery.start_soon(alone, name)
+            for name, executable in executables.items():
+                nursery.start_soon(alone, name, executable)
     assert not scope.cancelled_caught, f"no end within {LIMIT:g} s: {sorted(urls.keys() - found.keys())}"
     return found
 
