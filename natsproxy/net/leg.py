@@ -27,7 +27,7 @@ from natsproxy.addresses import Address, address_of
 from natsproxy.net.tcp import TcpInfo, keep_alive, tcp_info
 
 SMALLEST_READ = 65_536
-LARGEST_READ = 262_144
+LARGEST_READ = 524_288
 _MOST_PARTS = 64  # pieces of one system call; joining more of them is cheaper than passing them
 _LOOK_AHEAD: Final = int(socket.MSG_PEEK | socket.MSG_DONTWAIT)  # flags of an enum are slow to join
 _NO_BACKLOG: Final[deque[memoryview]] = deque()

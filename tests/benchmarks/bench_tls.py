@@ -3,7 +3,8 @@
 A client publishes in writes of two sizes; a small write is a TLS record of its own.  Processor time is that
 of the proxy's process, for bytes in one direction, without a recording.  TLS is before INFO everywhere, since
 haproxy knows no other.  Legs with TLS are on the plane in Python: their cost alone is the difference to the
-plain proxy on that plane (the last rows).  Loopback only, bounded in count; medians of interleaved rounds.
+plain proxy on that plane (the last rows).  With a number, natsproxy has so many threads
+(`python -m tests.benchmarks.bench_tls 2`).  Loopback only, bounded in count; medians of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -89,8 +90,8 @@ def handshakes(path: Route) -> tuple[float, float]:
     return HANDSHAKES / seconds, (path.way.cpu() - before) / HANDSHAKES * 1e3
 
 
-def open_paths(folder: Path, stack: contextlib.ExitStack) -> dict[str, Route]:
-    """Start servers and proxies."""
+def open_paths(folder: Path, stack: contextlib.ExitStack, threads: int = 1) -> dict[str, Route]:
+    """Start servers and proxies; threads: of natsproxy."""
     authority = Authority(folder)
     certificate, context = authority.server(), authority.client_context()
     plain = stack.enter_context(NatsServer())
@@ -122,7 +123,8 @@ def open_paths(folder: Path, stack: contextlib.ExitStack) -> dict[str, Route]:
         ("both legs", tls, [*client, *server], "native"),
     ):
         choose = partial(os.environ.__setitem__, "NATSPROXY_PLANE", plane)
-        proxy = stack.enter_context(ProxyProcess(url, *options, before=choose))
+        several = ["--threads", str(threads)] if plane == "native" else []
+        proxy = stack.enter_context(ProxyProcess(url, *options, *several, before=choose))
         listen = proxy.wait_for(lambda line: line["event"] == "listening")["listen"][-1]
         way = Way(int(listen.rpartition(":")[2]), proxy.process.pid)
         paths[name] = Route(way, context if options[:1] == client[:1] else None)
@@ -138,7 +140,7 @@ def measure(path: Route) -> list[float]:
 def main() -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        paths = open_paths(Path(folder), stack)
+        paths = open_paths(Path(folder), stack, *map(int, sys.argv[1:]))
         rounds = [{name: measure(path) for name, path in paths.items()} for _ in range(ROUNDS)]
     print(f"{'':24}" + "".join(f"{name:>18}" for name in COLUMNS))
     found = {
