@@ -18,7 +18,7 @@ from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.file.parser import parse_rules
 from natsproxy.rules.kinds import KINDS
 from tests.differential.differences import SEEN_OTHERWISE
-from tests.differential.pipelines import Partner, Pipeline, Send, Settle, pipeline, play
+from tests.differential.pipelines import BYSTANDER, Partner, Pipeline, Send, Settle, pipeline, play
 from tests.differential.wirelog import settings_before, with_accounts
 from tests.kit.servers import NatsServer
 
@@ -30,7 +30,7 @@ QUIET, PATIENT = 0.06, 0.8
 
 def config(made: list[Pipeline], *, secured: bool) -> str:
     """Return the configuration of a server: an account for each pipeline, with its client and its partner."""
-    accounts = {}
+    accounts: dict[str, Any] = {"B": {"users": [{"user": BYSTANDER, "password": "p"}]}}
     for number, one in enumerate(made):
         user: dict[str, Any] = {"user": f"u{number}", "password": "p"}
         if secured:
