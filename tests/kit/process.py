@@ -24,6 +24,8 @@ class ProxyProcess:
         self.log = Path(self._folder.name) / "log"
         self._options = ["--listen", "127.0.0.1:0", "--upstream", upstream, "--log-format", "json", *options]
         self._before = before
+        self._lines: list[dict[str, Any]] = []
+        self._read = 0  # bytes of the log
         self.process: subprocess.Popen[str] = None  # type: ignore[assignment]
         self.port = 0
 
@@ -42,16 +44,26 @@ class ProxyProcess:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the lines of the log so far."""
-        text = self.log.read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines() if line[:1] == "{"]
+        with self.log.open("rb") as log:
+            log.seek(self._read)
+            data = log.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._lines += [json.loads(line) for line in whole.splitlines() if line[:1] == b"{"]
+        self._read += len(whole)
+        return self._lines.copy()
 
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool], count: int = 1) -> dict[str, Any]:
-        """Poll the log for the `count`th matching line and return it; fail at a time limit or its end."""
-        deadline = time.monotonic() + _READY
+        """Poll the log for the `count`th matching line and return it.
+
+        Fails where none comes for long, or the process ends.
+        """
+        deadline, before = time.monotonic() + _READY, 0
         while time.monotonic() < deadline:
             found = [line for line in self.lines() if wanted(line)]
             if len(found) >= count:
                 return found[count - 1]
+            if len(found) > before:
+                deadline, before = time.monotonic() + _READY, len(found)
             if self.process.poll() is not None:
                 break
             time.sleep(0.005)
@@ -66,7 +78,7 @@ class ProxyProcess:
     def drain(self) -> int:
         """Send SIGTERM and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(30)
+        return self.process.wait(_READY)
 
     def kill(self) -> None:
         """Send SIGKILL and wait for the end."""

@@ -30,10 +30,14 @@ async def receive(stream: trio.SocketStream, size: int) -> bytes:
 
 
 class Stage:
-    """A proxy, the listener behind it, and the ends of its connections."""
+    """A proxy, the listener behind it, and the ends of its connections.
+
+    streams: all that `connect` has made; `stage` closes them, for a test that fails.
+    """
 
     def __init__(self, proxy: Proxy, listener: trio.SocketListener) -> None:
         self.proxy, self.listener = proxy, listener
+        self.streams: list[trio.SocketStream] = []
         self.ends: dict[int, Closed] = {}
         self._ended = trio.Event()
         proxy.subscribe(self._on_event)
@@ -53,7 +57,9 @@ class Stage:
     async def connect(self) -> tuple[trio.SocketStream, trio.SocketStream]:
         """Return a client and its server, past the first PONG."""
         client = await trio.open_tcp_stream("127.0.0.1", self.proxy.listen[0].port)
+        self.streams.append(client)
         server = await self.listener.accept()
+        self.streams.append(server)
         await server.send_all(INFO)
         greeting = b""
         while b"\r\n" not in greeting:
@@ -66,8 +72,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(chain: RuleChain | None = None, **settings: Any) -> AsyncIterator[Stage]:
-    """Give a stage; chain: the rules; settings: of the proxy."""
+async def stage(
+    chain: RuleChain | None = None, *, deadline: float = DEADLINE, **settings: Any
+) -> AsyncIterator[Stage]:
+    """Give a stage; chain: the rules; deadline: seconds for all of it; settings: of the proxy."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1", backlog=5_000)
     upstream = Address("127.0.0.1", listener.socket.getsockname()[1])
     settings = {"listen": (Listener(),), **settings}
@@ -75,6 +83,10 @@ async def stage(chain: RuleChain | None = None, **settings: Any) -> AsyncIterato
     made = Stage(proxy, listener)
     async with listener, trio.open_nursery() as nursery:
         await nursery.start(proxy.serve)
-        with trio.fail_after(DEADLINE):
-            yield made
+        try:
+            with trio.fail_after(deadline):
+                yield made
+        finally:
+            for stream in made.streams:
+                stream.socket.close()
         nursery.cancel_scope.cancel()

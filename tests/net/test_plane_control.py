@@ -8,6 +8,7 @@ import socket
 import threading
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,20 @@ HEAD = b"PUB a %d\r\n" % SIZE
 @pytest.fixture(params=["native", "python"], autouse=True)
 def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROXY_PLANE", request.param)
+
+
+async def test_a_test_that_fails_leaves_no_socket_open() -> None:
+    """Sockets that are left over would fail another test."""
+    streams: list[trio.SocketStream] = []
+
+    async def fail() -> None:
+        async with stage() as made:
+            streams.extend(await made.connect())
+            raise AssertionError
+
+    with pytest.raises(ExceptionGroup):
+        await fail()
+    assert [stream.socket.fileno() for stream in streams] == [-1, -1]
 
 
 async def test_a_bug_in_the_code_of_one_connection_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +343,7 @@ async def test_five_thousand_connections_with_traffic_on_a_tenth() -> None:
     # All four sockets of each connection are in this process: fewer, where that allows no more.
     count, every = min(5_000, (hard - 500) // 4), 10
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4 * count + 500), hard))
-    async with stage() as made:
+    async with stage(deadline=inf) as made:  # each step has its own: all of them may take minutes
         pairs = []
         for _ in range(count):
             with trio.fail_after(DEADLINE):
@@ -336,8 +351,9 @@ async def test_five_thousand_connections_with_traffic_on_a_tenth() -> None:
 
         async def talk(client: trio.SocketStream, server: trio.SocketStream) -> None:
             for _ in range(20):
-                await client.send_all(FRAME * 10)
-                assert await receive(server, 10 * len(FRAME)) == FRAME * 10
+                with trio.fail_after(DEADLINE):
+                    await client.send_all(FRAME * 10)
+                    assert await receive(server, 10 * len(FRAME)) == FRAME * 10
 
         async with trio.open_nursery() as nursery:
             for client, server in pairs[::every]:
@@ -346,7 +362,8 @@ async def test_five_thousand_connections_with_traffic_on_a_tenth() -> None:
             client.socket.close()
             server.socket.close()
         for conn in range(1, count + 1):
-            await made.end_of(conn)
+            with trio.fail_after(DEADLINE):
+                await made.end_of(conn)
         assert {end.cause for end in made.ends.values()} <= {
             close_reasons.CLIENT_CLOSED,
             close_reasons.SERVER_CLOSED,

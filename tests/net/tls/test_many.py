@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import ssl
+from contextlib import ExitStack
 
 import pytest
 import trio
@@ -29,6 +30,7 @@ async def test_five_thousand_clients_at_once_with_traffic_on_a_tenth(authority: 
     with (
         NatsServer() as server,
         ProxyProcess(server.url, "--listen", "tls://127.0.0.1:0", *files, *MORE) as proxy,
+        ExitStack() as sockets,
     ):
         port = int(proxy.lines()[0]["listen"][-1].rpartition(":")[2])
         before = proxy.memory()
@@ -37,7 +39,7 @@ async def test_five_thousand_clients_at_once_with_traffic_on_a_tenth(authority: 
         async def come(room: trio.CapacityLimiter) -> None:
             async with room:
                 with trio.fail_after(DEADLINE):
-                    clients.append(await _connected(port, context))
+                    clients.append(await _connected(port, context, sockets))
 
         room = trio.CapacityLimiter(AT_ONCE)
         async with trio.open_nursery() as nursery:
@@ -47,16 +49,18 @@ async def test_five_thousand_clients_at_once_with_traffic_on_a_tenth(authority: 
         async with trio.open_nursery() as nursery:
             for number in range(0, CONNECTIONS, TALKING):
                 nursery.start_soon(_talk, clients[number], number)
-        for client in clients:
-            client.transport_stream.socket.close()
+        sockets.close()
         assert proxy.drain() == 0
         ends = [line for line in proxy.lines() if line["event"] == "closed"]
         assert len(ends) == CONNECTIONS
         assert {line["cause"] for line in ends} <= {"client-closed", "client-lost", "drained"}
 
 
-async def _connected(port: int, context: ssl.SSLContext) -> trio.SSLStream[trio.SocketStream]:
+async def _connected(
+    port: int, context: ssl.SSLContext, sockets: ExitStack
+) -> trio.SSLStream[trio.SocketStream]:
     stream = await trio.open_tcp_stream("127.0.0.1", port)
+    sockets.callback(stream.socket.close)
     await _until(stream, b"\r\n")
     secured = trio.SSLStream(stream, context, server_hostname="127.0.0.1", https_compatible=True)
     await secured.send_all(CONNECT)
