@@ -163,6 +163,7 @@ async def test_secrets_of_an_application_are_nowhere(tmp_path: Path) -> None:
                 assert received.count(SECRET.encode()) == 12  # the traffic itself is as it was
             for at in range(1, len(_order(1)), 5):
                 stream = await trio.open_tcp_stream(address.host, address.port)
+                assert (await stream.receive_some()).startswith(b"INFO")  # there is a relay
                 await stream.send_all(hello + _order(1)[:at])
                 await _arrived(proxy, len(hello) + at)
                 (stream.socket.close if at % 2 else partial(_reset, stream))()
