@@ -212,7 +212,7 @@ async def main():
         await msg.respond(msgpack.packb({"accepted": order["id"], "token": order["token"]}))
 
     await client.subscribe("orders.new", cb=answer)
-    ours = {"id": str(uuid.uuid4()), "token": "ey" + uuid.uuid4().hex[: 9 + os.getpid() % 7], "qty": 3}
+    ours = {"id": str(uuid.uuid4()), "token": "ey" + uuid.uuid4().hex[: 9 + os.getpid() % 5], "qty": 3}
     found = msgpack.unpackb((await client.request("orders.new", msgpack.packb(ours))).data)
     print(found == {"accepted": ours["id"], "token": ours["token"]})
     await client.close()
