@@ -89,6 +89,7 @@ _KEPT: Final[dict[str, type]] = {
 }
 AUTH_FIELDS: Final[tuple[str, ...]] = ("user", "pass", "auth_token", "nkey", "jwt", "sig", "proxy_sig")
 """The members that identify and authenticate a client."""
+_AUTH: Final = frozenset(AUTH_FIELDS)
 _NAMING: Final = frozenset({"user", "auth_token", "nkey", "jwt"})
 _REMOTE: Final[dict[str, type]] = {"import": dict, "export": dict, "remote_account": str}
 _FIELDS: Final = {**_KEPT, **dict.fromkeys(AUTH_FIELDS, str), **_REMOTE}
@@ -100,20 +101,21 @@ def parse_connect(args: bytes, base: Connect = DEFAULTS) -> Connect:
     Raises ValueError with the reason where the server would close without an -ERR.
     """
     found = gojson.fill(args, _FIELDS)
-    kept: dict[str, Any] = {name: _shown(value) for name, value in found.items() if name in _KEPT}
-    given: dict[str, bool] = {name: bool(found[name]) for name in AUTH_FIELDS if name in found}
-    # As the server merges: an empty string removes a credential, an absent member keeps it.
-    credentials = {name for name in base.credentials if given.get(name, True)}
-    credentials |= {name for name, present in given.items() if present}
-    remote = base.remote or any(found.get(name) for name in _REMOTE)
+    # Without nkey seeds, since names and users reach logs and events.
+    kept: dict[str, Any] = {
+        name: without_seeds(value) if isinstance(value, str) else value
+        for name, value in found.items()
+        if name in _KEPT
+    }
+    if not _AUTH.isdisjoint(found):
+        # As the server merges: an empty string removes a credential, an absent member keeps it.
+        removed = {name for name in _AUTH & found.keys() if not found[name]}
+        kept["credentials"] = (base.credentials | (_AUTH & found.keys())) - removed
+    if not _REMOTE.keys().isdisjoint(found) and any(found.get(name) for name in _REMOTE):
+        kept["remote"] = True
     if "jwt" in found:
         kept["jwt"] = user_of(found["jwt"])
-    return base._replace(**kept, credentials=frozenset(credentials), remote=remote)
-
-
-def _shown(value: Any) -> Any:
-    """Return a value without nkey seeds, since names and users reach logs and events."""
-    return without_seeds(value) if isinstance(value, str) else value
+    return base._replace(**kept)
 
 
 def redact_connect(args: bytes) -> bytes:

@@ -8,14 +8,26 @@ Text is bytes decoded with "surrogateescape", so untouched text encodes to the v
 
 Edits of JSON (`rewrite`, `redaction`, the API bodies of `rules/rewriting`) need offsets in the text, which
 `json` does not give: `lex` and `members` find them, in text that `json` has already accepted.
+
+Flat objects without anything unusual, such as the CONNECT of most clients, are read by `_flat` (compiled from
+Cython) where it was built; `NATSPROXY_PURE=1` or a machine without a C compiler does without.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, NoReturn
+
+_flat: Callable[[bytes, Mapping[str, type]], dict[str, Any] | None] | None = None
+if os.environ.get("NATSPROXY_PURE", "") in ("", "0"):
+    with suppress(ImportError):  # not built: `json` reads all
+        from natsproxy.protocol import _flat as _compiled  # type: ignore[attr-defined, unused-ignore]
+
+        _flat = _compiled.fill
 
 _ESCAPES: Final = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -94,7 +106,8 @@ def fill(raw: bytes, fields: Mapping[str, type]) -> dict[str, Any]:
 
     As `fill_pairs`; raises ValueError for JSON that does not parse, too.
     """
-    return fill_pairs(load_pairs(raw) or (), fields)
+    found = None if _flat is None else _flat(raw, fields)
+    return fill_pairs(load_pairs(raw) or (), fields) if found is None else found
 
 
 def fill_pairs(pairs: Iterable[tuple[str, Any]], fields: Mapping[str, type]) -> dict[str, Any]:
@@ -118,7 +131,7 @@ def fill_pairs(pairs: Iterable[tuple[str, Any]], fields: Mapping[str, type]) -> 
 
 def _clean(value: Any) -> Any:
     if isinstance(value, str):
-        return _HALVES.sub("\ufffd", value)
+        return value if value.isascii() else _HALVES.sub("\ufffd", value)
     return [_clean(item) for item in value] if isinstance(value, list) else value
 
 

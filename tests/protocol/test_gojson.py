@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproxy.protocol import gojson
+from natsproxy.protocol.connect import _FIELDS as CONNECT
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=4),
@@ -107,3 +109,119 @@ def test_invalid_unicode_is_replaced_as_in_go() -> None:
     raw = rb'{"a":"\ud800x\udfff","b":["\udc00"],"c":"' + b"\xff\xc3\xa9" + rb'","d":"\ud83d\ude00"}'
     found = gojson.fill(raw, {"a": str, "b": list, "c": str, "d": str})
     assert found == {"a": "\ufffdx\ufffd", "b": ["\ufffd"], "c": "\ufffdé", "d": "\U0001f600"}
+
+
+FIELDS: dict[str, type] = {**CONNECT, "list": list}
+BLANKS = st.sampled_from([b"", b"", b"", b" ", b"\t\r\n ", b"\v"])
+KEYS = st.sampled_from(
+    [
+        b"verbose",
+        b"VERBOSE",
+        b"name",
+        b"Name",
+        b"user",
+        b"pass",
+        b"protocol",
+        b"lang",
+        b"list",
+        b"import",
+        b"unknown",
+        b"",
+        b"n\\u0061me",
+        "\u017fig".encode(),
+        b"\xff",
+        b"a" * 32,
+        b"protocol" + b"a" * 30,
+        b"a\x00",
+    ]
+)
+SCALARS = st.sampled_from(
+    [
+        b"true",
+        b"false",
+        b"null",
+        b"True",
+        b"tru",
+        b"nul",
+        b"0",
+        b"1",
+        b"01",
+        b"-0",
+        b"-3",
+        b"+1",
+        b"1.0",
+        b"1e3",
+        b"9" * 18,
+        b"9" * 19,
+        b"1" * 40,
+        b"1x",
+        b"1.",
+        b'""',
+        b'"a b"',
+        b'"\\""',
+        b'"\\ud800"',
+        b'"\\n"',
+        b'"\n"',
+        b'"\x7f"',
+        b'"\x80"',
+        '"é\u2028"'.encode(),
+        b'"',
+        b"NaN",
+        b"{}",
+        b"[]",
+        b'["a",null]',
+        b'{"name":"b"}',
+        b"",
+    ]
+)
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """An object, mostly a flat one that a client could send, and mostly whole."""
+    members = [
+        draw(BLANKS) + b'"' + key + b'"' + draw(BLANKS) + b":" + draw(BLANKS) + value + draw(BLANKS)
+        for key, value in draw(st.lists(st.tuples(KEYS, SCALARS), max_size=5))
+    ]
+    raw = draw(BLANKS) + b"{" + b",".join(members) + draw(BLANKS) + b"}" + draw(BLANKS)
+    at = draw(st.integers(0, len(raw)))
+    change = draw(st.sampled_from(["", "", "", "cut", "add"]))
+    if change == "cut":
+        return raw[:at]
+    added = draw(st.sampled_from([b"{", b"}", b",", b":", b'"', b"x", b"\x00", b"1"])) if change else b""
+    return raw[:at] + added + raw[at:]
+
+
+def outcome(raw: bytes, read: Callable[[bytes, dict[str, type]], object]) -> object:
+    """What a reading returns, or that it fails."""
+    try:
+        return read(raw, FIELDS)
+    except ValueError:
+        return "refused"
+
+
+@given(documents() | st.binary(max_size=20))
+def test_flat_objects_are_read_in_c_as_in_python(raw: bytes) -> None:
+    assert outcome(raw, gojson.fill) == outcome(
+        raw, lambda raw, fields: gojson.fill_pairs(gojson.load_pairs(raw) or (), fields)
+    )
+
+
+@pytest.mark.skipif(gojson._flat is None, reason="this run has no compiled modules")
+def test_c_reads_what_clients_send() -> None:
+    """It leaves nothing usual to `json`: also none of the types is another one's."""
+    raw = b'{"verbose":false,"tls_required":true,"name":"a b","lang":"go","protocol":1,"x":1,"y":"z"} '
+    assert gojson._flat is not None
+    found = gojson._flat(raw, FIELDS)
+    assert found == {"verbose": False, "tls_required": True, "name": "a b", "lang": "go", "protocol": 1}
+    assert [type(value) for value in found.values()] == [bool, bool, str, str, int]
+    assert gojson._flat(b"{}", FIELDS) == {}
+    for unusual in (
+        b"null",
+        b'{"name":"\\u0061"}',
+        b'{"name":1}',
+        b'{"verbose":1}',
+        b'{"x":{}}',
+        b'{"x":-1}',
+    ):
+        assert gojson._flat(unusual, FIELDS) is None
