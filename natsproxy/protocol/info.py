@@ -87,6 +87,7 @@ _FIELDS: Final[dict[str, type]] = {
 _KEY: Final = b'"client_id":'
 _CLIENT_ID: Final = re.compile(_KEY + rb"([1-9][0-9]{0,17})(?=[,}])")
 _ANY_ID: Final = b"982451653982451653"  # the `client_id` in a form
+_CLIENT_ID_PLACE: Final = Info._fields.index("client_id")
 _FORMS: Final = 16  # cached per function: a proxy has few servers
 # No client port sends these members; the first one found names the port.
 _OTHER_PORTS: Final = {
@@ -126,7 +127,8 @@ def parse_info(args: bytes) -> Info:
         with suppress(ValueError):  # raised below, with the right offset
             info = _parse(form)
             if info.client_id == int(_ANY_ID):  # otherwise the key occurs again, in another letter case
-                return info._replace(client_id=int(number))
+                # As `_replace` does it, which looks each member up by its name.
+                return Info._make((*info[:_CLIENT_ID_PLACE], int(number), *info[_CLIENT_ID_PLACE + 1 :]))
     return _parse(args)
 
 

@@ -516,12 +516,8 @@ class DirectionPipe:
     @property
     def clear(self) -> bool:
         """True if unwanted frames may bypass the session here: nothing is to be done between them."""
-        return (
-            self._between
-            and self.scanner.idle
-            and self.outbox.handed_over
-            and self.outbox.conditions is PLAIN
-        )
+        outbox = self.outbox
+        return self._between and self.scanner.idle and outbox.handed_over and outbox.conditions is PLAIN
 
     @property
     def may_hand_over(self) -> bool:
@@ -877,12 +873,14 @@ class DirectionPipe:
 
         Not while all waits for the rest of a frame: without it nothing would ever go out.
         """
-        held = (
-            self.outbox.bytes - self.outbox.ahead[1] + self.owed
-        )  # a plane has the same limit for what it holds
+        outbox = self.outbox
+        if self.waiting or outbox.conditions.stop_reading:
+            return True
+        held = outbox.bytes - outbox.ahead[1] + self.owed  # a plane has the same limit for what it holds
+        if held <= SMALL:
+            return False
         most = self._settings.queue_bytes * (2 if self.swallowing else 1)  # its PINGs must still be read
-        over = held > SMALL and (held > most or self._budget.spent) and not self.outbox.incomplete
-        return over or self.waiting or self.outbox.conditions.stop_reading
+        return (held > most or self._budget.spent) and not outbox.incomplete
 
     # -- the budget
 

@@ -317,6 +317,8 @@ class Outbox:
 
     def left(self) -> list[Outgoing]:
         """Remove and return all items that have not been released."""
+        if not self.bytes:  # nearly always
+            return []
         items = self._items()
         self._queue.clear()
         self._by_time.clear()

@@ -55,7 +55,6 @@ from natsproxy.rules.interface import (
     ConnectionRules,
     Decision,
     EmptyChain,
-    LinkConditions,
     SubscriptionCheck,
 )
 from natsproxy.rules.model.verdicts import Close, Cut
@@ -1154,7 +1153,9 @@ class Session:
         pipe, args = self.pipes[S2C], client_info(frame.args, self.settings)
         if self.info.ldm and self._fails_over():
             args = not_lame(args)  # its client gets another server from us
-        decision = self._decide(pipe, frame._replace(args=args), now)
+        # Rules see the frame as it goes on; a copy costs more than all else where they want none.
+        wanted = pipe.scanner.interest.need(frame.op, frame.subject)
+        decision = self._decide(pipe, frame._replace(args=args), now) if wanted else None
         self._forward(pipe, frame, ordinal, decision, encode.info, args, now)
 
     def _forward(
@@ -1256,23 +1257,24 @@ class Session:
             conditions, again = self.rules.conditions(pipe.direction, now)
             if now < self.paused_until:
                 conditions = (conditions or PLAIN)._replace(stop_reading=True)
-            if conditions is None or conditions == LinkConditions():
+            if conditions is None or conditions == PLAIN:
                 conditions = PLAIN  # the same object: the outbox compares by identity on the hot path
             if conditions is not pipe.outbox.conditions:
                 pipe.flush(now)  # earlier frames go out under the earlier conditions
                 pipe.outbox.conditions = conditions
-            pipe.swallowing = pipe.outbox.conditions.swallow or self.suspended
+            pipe.swallowing = conditions.swallow or self.suspended
             if pipe.direction == S2C:
                 pipe.scanner.tallies = byte_table() if pipe.swallowing else self.subscriptions.tallies
-            if pipe.outbox.conditions.finish and pipe.phase < PipePhase.FINISHED:
+            if conditions.finish and pipe.phase < PipePhase.FINISHED:
                 pipe.step(PipeEvent.FINISH)
                 pipe.flush(now)
                 pipe.sender.finish(now)
-            times.append(again)
+            if again is not None:
+                times.append(again)
         if now < self.paused_until < _NEVER:
             times.append(self.paused_until)
         self.subscriptions.watch_ops()
-        self._conditions_due = min((time for time in times if time is not None), default=None)
+        self._conditions_due = min(times, default=None)
         self._emit_fired()
 
     # -- streams that cannot be framed
@@ -1422,10 +1424,12 @@ class Session:
             return None
         times = [self._conditions_due, self._rules_due, self._login.speak_by, self._check_at]
         for pipe in self.pipes:
-            times += pipe.boundary_by, pipe.outbox.next_due() if pipe.outbox.bytes else None
+            if pipe.boundary_by is not None or pipe.outbox.bytes:
+                times += pipe.boundary_by, pipe.outbox.next_due()
         if self._failover is not None and self._pulls is not None:
             times += self._failover.until, self._pulls.next_due()
-        times += self._delayed_ends.values()
+        if self._delayed_ends:
+            times += self._delayed_ends.values()
         times += self.fences.deadlines()
         return min([time for time in times if time is not None], default=None)
 

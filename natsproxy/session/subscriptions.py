@@ -286,10 +286,15 @@ class Subscriptions:
     def watch_ops(self) -> None:
         """Make the scanners stop at the ops that the session needs now."""
         paced = self._c2s.outbox.paced > 0
-        for pipe, ops in zip((self._c2s, self._s2c), STATE_OPS, strict=True):
-            extra = Op.OK.bit if pipe is self._s2c and self._our_oks else 0
-            extra |= _PACED[pipe.direction] if paced else 0
-            pipe.scanner.watch_ops = ops | pipe.watched | extra | (_NEVER_SWALLOWED if pipe.swallowing else 0)
+        for pipe in (self._c2s, self._s2c):
+            ops = STATE_OPS[pipe.direction] | pipe.watched
+            if paced:
+                ops |= _PACED[pipe.direction]
+            if pipe.swallowing:
+                ops |= _NEVER_SWALLOWED
+            pipe.scanner.watch_ops = ops
+        if self._our_oks:
+            self._s2c.scanner.watch_ops |= Op.OK.bit
 
     def _watch(self, sid: bytes, need: Need) -> None:
         """Have the scanner return every MSG and HMSG on `sid` until the subscription ends."""
