@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.kit.servers import NatsServer
+from tests.testing.zoo import recorded
 
 settings.register_profile(
     "fast", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -91,3 +93,10 @@ def nats_server() -> Iterator[NatsServer]:
     """Give one nats-server with JetStream for the whole run (of one worker)."""
     with NatsServer(jetstream=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of the recordings of the programs in `tests/testing/zoo`, one for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    return recorded(base.parent if "PYTEST_XDIST_WORKER" in os.environ else base)

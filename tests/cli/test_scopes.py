@@ -89,10 +89,15 @@ assert ask("DELETE")[1] == {"ended": None}
             1,
             ["scope two: client 'c1' sent a frame that was never", "3 scopes, 1 of them not as recorded"],
         ),
-        (CHOOSES + 'ask("PUT", body="two"); talk()\n', 1, ["scope two: no client sent PUB w 'two'"]),
-        (CHOOSES + "talk()\n", 1, ["1 clients connected outside of a scope, and were refused"]),
-        ("", 1, ["tapes was used", "0 scopes"]),
-        (CHOOSES + "raise SystemExit(7)\n", 7, []),
+        *(
+            pytest.param(*row, marks=pytest.mark.long)
+            for row in (
+                (CHOOSES + 'ask("PUT", body="two"); talk()\n', 1, ["scope two: no client sent PUB w 'two'"]),
+                (CHOOSES + "talk()\n", 1, ["1 clients connected outside of a scope, and were refused"]),
+                ("", 1, ["tapes was used", "0 scopes"]),
+                (CHOOSES + "raise SystemExit(7)\n", 7, []),
+            )
+        ),
     ],
 )
 def test_a_program_chooses_cassettes(code: str, expected: int, said: list[str], tapes: Path) -> None:

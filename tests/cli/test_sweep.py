@@ -111,8 +111,18 @@ def test_a_finding_is_reported_reproduced_and_accepted(swept: Swept, tmp_path: P
     ("then", "code", "said"),
     [
         (GIVES_UP + "sys.exit(0)", 0, "failed loudly, 2 of 2 runs"),
-        ("ask(b'SUB job 1\\r\\n')", 2, "not reached, 2 of 2 runs\n  the fault's place did not come\n"),
-        (HANGS_ONCE, 1, "flaky, it failed in 1 of 2 runs\n  deaf at first, then passed 1\n"),
+        pytest.param(
+            "ask(b'SUB job 1\\r\\n')",
+            2,
+            "not reached, 2 of 2 runs\n  the fault's place did not come\n",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            HANGS_ONCE,
+            1,
+            "flaky, it failed in 1 of 2 runs\n  deaf at first, then passed 1\n",
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["mended", "without-its-place", "hangs-at-times"],
 )
@@ -152,6 +162,7 @@ def test_the_command_that_is_printed_is_the_one_that_was_typed() -> None:
     assert _again(joined) == 'natsproxy sweep --only {number} --upstream="$NATS_URL" -- prog'
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_the_rules_of_a_finding_break_the_program_by_hand(swept: Swept, tmp_path: Path) -> None:
     swept(WAITS, *QUICK)
@@ -240,8 +251,14 @@ start()
     ("text", "when", "code", "said"),
     [
         (WAITS, "end", 1, "2 tried: 2 deaf"),
-        (GIVES_UP, "end", 2, "2 tried: 2 failed loudly"),
-        (WAITS, "note", 1, " deaf; sweep-out cannot be used for the results: No space left on device: "),
+        pytest.param(GIVES_UP, "end", 2, "2 tried: 2 failed loudly", marks=pytest.mark.long),
+        pytest.param(
+            WAITS,
+            "note",
+            1,
+            " deaf; sweep-out cannot be used for the results: No space left on device: ",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_full_disk_keeps_no_finding_from_being_told(
@@ -282,6 +299,7 @@ def test_trials_that_cannot_be_run_are_no_success(swept: Swept, tmp_path: Path) 
     assert "could not run: 1 of the trials" in again.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_check_that_does_not_end_stops_the_sweep_at_its_first_clean_run(
     swept: Swept, tmp_path: Path
@@ -304,6 +322,7 @@ def test_a_check_that_ends_not_after_a_fault_is_no_verdict(swept: Swept) -> None
     assert "did not end within 2 s" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_server_with_tls(swept: Swept, tmp_path: Path) -> None:
     """The program speaks plain NATS; a wrong authority is a sentence, and no run begins."""

@@ -50,16 +50,20 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=lambda words: words[1])
+@pytest.mark.parametrize(
+    "words",
+    [COMMANDS[0], pytest.param(COMMANDS[1], marks=pytest.mark.long)],
+    ids=lambda words: words[1],
+)
 @pytest.mark.parametrize(
     ("environment", "coloured"),
     [
-        ({}, True),
         ({"TERM": "xterm"}, True),
         ({"TERM": "dumb"}, False),
         ({"TERM": "xterm", "NO_COLOR": "1"}, False),
-        ({"TERM": "dumb", "FORCE_COLOR": "1"}, False),
-        ({"TERM": "xterm", "LANG": "C"}, True),
+        pytest.param({}, True, marks=pytest.mark.long),
+        pytest.param({"TERM": "dumb", "FORCE_COLOR": "1"}, False, marks=pytest.mark.long),
+        pytest.param({"TERM": "xterm", "LANG": "C"}, True, marks=pytest.mark.long),
         (ASCII, True),
     ],
 )
@@ -71,7 +75,13 @@ def test_colours_are_for_terminals_that_have_them(
     assert b"Traceback" not in written
 
 
-@pytest.mark.parametrize("environment", [{}, {"FORCE_COLOR": "1"}, {"TZ": "Pacific/Auckland"}, ASCII])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"FORCE_COLOR": "1"},
+        *(pytest.param(one, marks=pytest.mark.long) for one in ({}, {"TZ": "Pacific/Auckland"}, ASCII)),
+    ],
+)
 def test_json_in_a_pipe_is_json(environment: dict[str, str]) -> None:
     """One object for each line of `cat`, one of `info`."""
     for words, lines in zip(COMMANDS, (True, False), strict=True):

@@ -238,6 +238,7 @@ def test_clients_learn_the_proxies_of_all_servers(machines: Machines) -> None:
     told_by(machines, story)
 
 
+@pytest.mark.long
 def test_and_those_that_come_later(machines: Machines) -> None:
     """With one more INFO, and a call to the program."""
     discovered: list[int] = []

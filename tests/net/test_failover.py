@@ -19,13 +19,14 @@ from tests.kit.cluster import cluster
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 from tests.kit.stage import HELLO, INFO, receive, stage
+from tests.net.test_planes import plane_first
 
 pytestmark = pytest.mark.server
 HOLD = ("--failover", "hold")
 LIMIT = 60.0
 
 
-@pytest.fixture(params=["native", "threads", "python"], autouse=True)
+@pytest.fixture(params=plane_first("native"), autouse=True)
 def _plane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "threads":
         monkeypatch.setenv("NATSPROXY_PLANE_THREADS", "2")

@@ -40,7 +40,7 @@ from tests.kit.servers import NatsServer
 from tests.kit.stage import receive, stage
 from tests.net.test_plane_rules import Owner, _decisions, always, connected, rig
 from tests.net.test_plane_steps import RULES, Rig
-from tests.net.test_planes import PLANES, plane
+from tests.net.test_planes import PLANES, plane, plane_first
 
 __all__ = ["rig"]
 HELLO = b'CONNECT {"verbose":false,"headers":true,"name":"app"}\r\nPING\r\n'
@@ -236,8 +236,8 @@ def replayed(found: list[Passed], amount: int, burst: int, *, sized: bool) -> li
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("sort", ["messages", "bytes"])
-@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("sort", ["messages", pytest.param("bytes", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", plane_first("native"))
 async def test_a_flood_passes_as_far_as_the_bucket_goes(name: str, sort: str, tmp_path: Path) -> None:
     """By the times at which its frames came, which the capture has: no frame more, and none less."""
     amount = 5_000 if sort == "messages" else 80_000
@@ -250,7 +250,7 @@ async def test_a_flood_passes_as_far_as_the_bucket_goes(name: str, sort: str, tm
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("name", plane_first("native"))
 async def test_connections_share_a_bucket(name: str, tmp_path: Path) -> None:
     """In no time, from any frame to any later one, more than the burst and the rate pass."""
     rule = 'subject = "a"\nmessages = 1000\nburst = 1000\nper = "client"\naction = "drop"\n'
@@ -270,7 +270,7 @@ async def test_connections_share_a_bucket(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("name", PLANES)
+@pytest.mark.parametrize("name", plane_first("threads"))
 async def test_no_token_is_taken_twice_or_lost(name: str, tmp_path: Path) -> None:
     """Where several threads take from one bucket at the same time."""
     rule = 'subject = "a"\nmessages = "1/h"\nburst = 45000\nper = "client"\naction = "drop"\n'

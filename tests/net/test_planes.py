@@ -375,6 +375,11 @@ def frames_of(item: Frames) -> Iterator[Any]:
 # -- the comparison
 
 
+def plane_first(first: str) -> list[Any]:
+    """Return the planes as parameters of a test; all but one are long."""
+    return [pytest.param(name, marks=() if name == first else pytest.mark.long) for name in PLANES]
+
+
 @contextmanager
 def plane(name: str) -> Iterator[None]:
     variables = {"python": {"NATSPROXY_PLANE": "python"}, "threads": {"NATSPROXY_PLANE_THREADS": "2"}}

@@ -27,7 +27,7 @@ from natsproxy.protocol.subjects import is_subset
 from tests.kit.node import MISSING, node_path
 from tests.kit.servers import NatsServer
 from tests.permissions.minimal import MINIMAL
-from tests.testing.zoo import HERE, JAVASCRIPT, available, record
+from tests.testing.zoo import HERE, JAVASCRIPT
 
 pytestmark = pytest.mark.server
 PASSWORD = "secret"
@@ -36,25 +36,17 @@ LIMIT = 60.0
 VIOLATION = re.compile("(?:Publish|Subscription) Violation")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the captures of those programs that this machine can run."""
-    folder = tmp_path_factory.mktemp("zoo")
-    trio.run(record, sorted(MINIMAL.keys() & set(available())), folder)
-    return folder
-
-
-def _need(name: str, folder: Path) -> ClientNeeds:
+def _need(name: str, zoo: Path) -> ClientNeeds:
     """Return the need of all clients of a program: one URL serves them all."""
-    if not (folder / f"{name}.ncap").exists():
+    if not (zoo / f"{name}.ncap").exists():
         pytest.skip(MISSING)
-    (need,) = needs_of([folder / f"{name}.ncap"], By.ACCOUNT)
+    (need,) = needs_of([zoo / f"{name}.ncap"], By.ACCOUNT)
     return need
 
 
 @pytest.mark.parametrize("name", MINIMAL)
-def test_the_block_is_within_the_one_written_by_hand(name: str, folder: Path) -> None:
-    need, minimal = _need(name, folder), MINIMAL[name]
+def test_the_block_is_within_the_one_written_by_hand(name: str, zoo: Path) -> None:
+    need, minimal = _need(name, zoo), MINIMAL[name]
     written = {"publish": minimal.publish, "subscribe": minimal.subscribe}
     for place in need.lines:
         wider = [entry.encode().split() for entry in written[place.verb]]
@@ -135,5 +127,5 @@ async def _check(name: str, need: ClientNeeds) -> None:
 @pytest.mark.parametrize(
     "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.long) for name in MINIMAL]
 )
-async def test_a_program_runs_with_its_block_and_not_without_a_line(name: str, folder: Path) -> None:
-    await _check(name, _need(name, folder))
+async def test_a_program_runs_with_its_block_and_not_without_a_line(name: str, zoo: Path) -> None:
+    await _check(name, _need(name, zoo))

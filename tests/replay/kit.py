@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 
 from natsproxy.addresses import Address
@@ -20,6 +21,12 @@ from natsproxy.replay.server_playback.server import CassetteServer
 from tests.kit.servers import NatsServer
 
 PROGRAMS = Path(__file__).parent / "programs"
+_USUAL = {"core", "keyvalue", "pull", "reconnect"}
+NAMES = [
+    pytest.param(name, marks=() if name in _USUAL else pytest.mark.long)
+    for name in sorted(path.stem for path in PROGRAMS.glob("*.py"))
+]
+"""The programs in Python, as parameters of tests; those that are much like another one are long."""
 LIMIT = 60.0
 
 

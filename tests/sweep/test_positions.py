@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 from natsproxy.protocol.connect import parse_connect
 from natsproxy.rules.engine.chain import RuleChain
@@ -26,7 +25,6 @@ from natsproxy.sweep.values import Place, Position
 from natsproxy.wire.ops import Op
 from tests.sweep import conversations
 from tests.sweep.recorded import PROGRAMS, run
-from tests.testing.zoo import JAVASCRIPT, PYTHON, available, record
 
 pytestmark = pytest.mark.server
 Fired = dict[str, list[tuple[str, str, int]]]
@@ -64,14 +62,6 @@ def _asked(capture: Path, rules: list[dict[str, Any]]) -> Fired:
         for firing in decision.firings if decision is not None else ():
             fired.setdefault(firing.rule, []).append((firing.key, firing.direction, one.ordinal))
     return fired
-
-
-@pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with recordings of the zoo."""
-    folder = tmp_path_factory.mktemp("zoo")
-    trio.run(record, [one for one in available() if one in {*PYTHON, *JAVASCRIPT}], folder)
-    return folder
 
 
 def test_the_engine_fires_at_each_place_of_the_zoo_and_nowhere_else(zoo: Path) -> None:

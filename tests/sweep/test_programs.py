@@ -120,7 +120,18 @@ def _named(program: Program) -> str:
     return program.name
 
 
-@pytest.mark.parametrize("program", [*VICTIMS, *TWINS, *SOUND, *ZOO], ids=_named)
+_ALL = [*SOUND, *VICTIMS, *TWINS, *ZOO]
+_FIRST_OF_LANGUAGE = {program.language: program.name for program in reversed(_ALL)}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(one, marks=() if one.name in _FIRST_OF_LANGUAGE.values() else pytest.mark.long)
+        for one in _ALL
+    ],
+    ids=_named,
+)
 def test_a_program_ends_well_without_a_fault(program: Program, tmp_path: Path) -> None:
     ended = _run(program, [], _ENDS, tmp_path / "output")
     assert ended.code == 0, ended.output

@@ -15,7 +15,7 @@ import trio
 from natsproxy.replay.server_playback.server import CassetteServer
 from tests.kit.node import MISSING, node_path
 from tests.replay.kit import LIMIT, cassette
-from tests.testing.zoo import HERE, JAVASCRIPT, available, record
+from tests.testing.zoo import HERE, JAVASCRIPT, available
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 _IDLE = 5.0  # seconds
@@ -130,16 +130,7 @@ class Played:
     failure: str
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> File:
-    """The captures of the programs as they are."""
-    made = tmp_path_factory.mktemp("whole")
-    names = {change.program for change in (*BROKEN, *ALLOWED)}
-    trio.run(record, sorted(names & set(available())), made)
-    return made
-
-
-async def _play(change: Change, folder: File, tmp_path: File) -> Played:
+async def _play(change: Change, zoo: File, tmp_path: File) -> Played:
     javascript = change.program in JAVASCRIPT
     kind, suffix = ("javascript", "js") if javascript else ("python", "py")
     source = HERE / kind / f"{change.program}.{suffix}"
@@ -148,7 +139,7 @@ async def _play(change: Change, folder: File, tmp_path: File) -> Played:
     assert change.old in text
     program.write_text(text.replace(change.old, change.new))
     failure = ["it hangs"]
-    async with cassette(folder / f"{change.program}.ncap") as server, trio.open_nursery() as nursery:
+    async with cassette(zoo / f"{change.program}.ncap") as server, trio.open_nursery() as nursery:
 
         async def run() -> None:
             failure[0] = await _run(program, server.url)
@@ -193,14 +184,14 @@ def _ids(change: Change) -> str:
 
 
 @pytest.mark.parametrize("change", BROKEN, ids=_ids)
-def test_a_broken_program_is_caught(change: Change, folder: File, tmp_path: File) -> None:
+def test_a_broken_program_is_caught(change: Change, zoo: File, tmp_path: File) -> None:
     if change.program not in available():
         pytest.skip(MISSING)
-    found = trio.run(_play, change, folder, tmp_path)
+    found = trio.run(_play, change, zoo, tmp_path)
     assert found.mismatches or found.missed, found.failure or "it plays"
 
 
 @pytest.mark.parametrize("change", ALLOWED, ids=_ids)
-def test_a_change_that_a_server_would_not_notice_plays(change: Change, folder: File, tmp_path: File) -> None:
-    found = trio.run(_play, change, folder, tmp_path)
+def test_a_change_that_a_server_would_not_notice_plays(change: Change, zoo: File, tmp_path: File) -> None:
+    found = trio.run(_play, change, zoo, tmp_path)
     assert found == Played([], [], "")

@@ -83,8 +83,12 @@ def bombed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     ],
     ids=lambda command: " ".join(command[:2]),
 )
-def test_commands_refuse_it_with_its_place(command: list[str], bombed: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "frames" else pytest.mark.long) for name in BOMBS]
+)
+def test_commands_refuse_it_with_its_place(command: list[str], name: str, tmp_path: Path) -> None:
     """In bounded memory, and before they have written much."""
+    bombed = BOMBS[name](tmp_path / "bomb.ncap")
     done = subprocess.run(
         [sys.executable, "-m", "natsproxy", *command, str(bombed)],
         capture_output=True,

@@ -15,10 +15,8 @@ from natsproxy.replay.client_playback.batches import batches
 from natsproxy.replay.client_playback.playback import ClientPlayback
 from natsproxy.replay.client_playback.player import ClientPlayer
 from natsproxy.replay.diff.compare import compare
-from tests.replay.kit import PROGRAMS, nats_server, record_program, recording
+from tests.replay.kit import NAMES, PROGRAMS, nats_server, record_program, recording
 from tests.replay.scripted import MS, hello, write
-
-NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
 @pytest.mark.server

@@ -11,10 +11,8 @@ from natsproxy.addresses import Address
 from natsproxy.errors import ConfigError
 from natsproxy.replay.errors import ReplayError
 from natsproxy.replay.server_playback.server import CassetteServer
-from tests.replay.kit import PROGRAMS, cassette, record_program, run_program, stalls
+from tests.replay.kit import NAMES, PROGRAMS, cassette, record_program, run_program, stalls
 from tests.replay.scripted import hello, write
-
-NAMES = sorted(path.stem for path in PROGRAMS.glob("*.py"))
 
 
 async def _plays(name: str, folder: Path, *, at_once: int, times: int) -> None:

@@ -161,7 +161,8 @@ def test_tables_of_rare_rows_need_no_spark_where_there_are_none(
         assert written[name] == table.num_rows == (name == "gaps")
 
 
-@pytest.mark.parametrize("most", [pytest.param(100, marks=pytest.mark.long), 1])
+@pytest.mark.long
+@pytest.mark.parametrize("most", [100, 1])
 def test_frames_of_no_exchange_are_left_out_before_pairing(
     known: Known, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -158,7 +158,9 @@ def test_firings_stand_beside_their_consequences(data: Data) -> None:
     assert drop["during"]["requests"] == known.DROPPED
 
 
-@pytest.mark.parametrize("apart", [[], ["one", "two"]], ids=["together", "apart"])
+@pytest.mark.parametrize(
+    "apart", [[], pytest.param(["one", "two"], marks=pytest.mark.long)], ids=["together", "apart"]
+)
 def test_senders_beyond_the_first_are_one(spark: SparkSession, apart: list[str]) -> None:
     """With all of their messages, however many they are; of each recorder too."""
     from natsproxy.spark.report.senders import senders

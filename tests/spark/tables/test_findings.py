@@ -99,7 +99,11 @@ def told(captures: Sequence[Path]) -> list[Row]:
     return sorted(statements, key=lambda one: (one["check"], one["sentence"]))
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["in this process", "in a task"])
+@pytest.mark.parametrize(
+    "here",
+    [pytest.param(True, marks=pytest.mark.long), False],
+    ids=["in this process", "in a task"],
+)
 def test_the_table_has_the_statements_of_the_command(spark: SparkSession, tmp_path: Path, here: bool) -> None:
     """Of a capture with a lost answer, of a sound one, and of both with what they tell together."""
     lost = write(tmp_path / "lost.ncap", asked(answered=False))
@@ -213,6 +217,7 @@ def test_a_watch_keeps_the_table(spark: SparkSession, tmp_path: Path) -> None:
     assert Store(spark, out).read("findings").toArrow().to_pylist() == stated(spark, [folder], here=True)
 
 
+@pytest.mark.long
 def test_the_report_shows_the_table(spark: SparkSession, tmp_path: Path) -> None:
     """Its statements with their frames, and how many there are."""
     from natsproxy.spark.jobs.analyze import analyze

@@ -311,6 +311,7 @@ def test_messages_of_streams_are_stored(table: Callable[[str], list[Row]]) -> No
     assert [row["stored"] for row in table("fanout") if row["subject"] == "log.line"] == [True]
 
 
+@pytest.mark.long
 def test_messages_that_the_server_denied_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Those of that connection on that subject; others may just find no subscriber."""
     from natsproxy.spark.tables import derive

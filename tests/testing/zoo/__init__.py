@@ -7,10 +7,12 @@ only while they are recorded.  `OPTIONS` are the options that a program cannot d
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -118,6 +120,24 @@ async def record(names: Iterable[str], folder: Path) -> dict[str, str]:
     failed = [f"{name}: {error}" for name, (_, error) in found.items() if error]
     assert not failed, "\n".join(failed)
     return {name: printed for name, (printed, _) in found.items()}
+
+
+PRINTED = "printed.json"
+
+
+def recorded(base: Path) -> Path:
+    """Return a folder with recordings of all programs that this machine can run; the first who asks makes it.
+
+    base: a folder of all who ask.  What the programs printed is in `PRINTED`.
+    """
+    folder = base / "zoo"
+    with (base / "zoo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            fresh = Path(tempfile.mkdtemp(dir=base))
+            (fresh / PRINTED).write_text(json.dumps(trio.run(record, available(), fresh)))
+            fresh.rename(folder)
+    return folder
 
 
 Told = list[tuple[int, bytes]]
