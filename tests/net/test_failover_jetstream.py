@@ -33,15 +33,16 @@ Deliveries = list[tuple[int, int]]
 
 async def publish(client: Client, over: asyncio.Event) -> int:
     """Publish until it is over, each message until it is acked; return how many."""
-    number = 0
-    while not (over.is_set() or client.is_closed):
+    number, acked = 0, True
+    while not ((acked and over.is_set()) or client.is_closed):
         headers = {"Nats-Msg-Id": str(number)}
         try:
             await client.jetstream().publish("s.a", b"%d" % number, timeout=2, headers=headers)
-        except Error:  # it was under way, or the stream has no leader
+        except Error:  # it was under way, and may be stored, or the stream has no leader
+            acked = False
             await asyncio.sleep(0.05)
         else:
-            number += 1
+            number, acked = number + 1, True
             await asyncio.sleep(0.005)
     return number
 
