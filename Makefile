@@ -54,7 +54,7 @@ check-long: $(STAMP)
 	NATSPROXY_PLANE=python $(PYTEST) -m "not long" $(RELAYED)
 	NATSPROXY_PLANE=python $(PYTEST) -m long tests/net tests/differential --ignore=tests/net/tls
 	NATSPROXY_PLANE_THREADS=2 $(PYTEST) -m "not long" $(RELAYED) tests/capture
-	NATSPROXY_PLANE_THREADS=2 $(PYTEST) -m long tests/net tests/differential --ignore=tests/net/tls
+	NATSPROXY_PLANE_THREADS=2 $(PYTEST) -m long tests/net tests/differential tests/rules tests/testing tests/capture --ignore=tests/net/tls
 	NATSPROXY_PURE=1 $(PYTEST) -m "not long" $(RELAYED)
 	env TERM=dumb $(ANYWHERE)
 	env NO_COLOR=1 $(ANYWHERE)

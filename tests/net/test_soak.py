@@ -71,14 +71,16 @@ class Load:
 
     async def run(self, seconds: float) -> None:
         """Open as many connections as the rate makes in a time, none before its time; each ends soon."""
-        begun, started, wanted = trio.current_time(), 0, int(seconds * RATE)
+        begun, started, wanted, storm = trio.current_time(), 0, int(seconds * RATE), False
         with trio.move_on_after(seconds * PATIENCE):
             async with trio.open_nursery() as nursery:
                 while started < wanted:
                     due = min(wanted, int((trio.current_time() - begun) * RATE)) - started
                     room = MOST - len(nursery.child_tasks)  # those that are late come when there is room
-                    if due > 0 and room > STORM and self._rng.random() < 0.02:
-                        programs = ["storm"] * STORM
+                    storm = storm or (due > 0 and self._rng.random() < 0.02)
+                    if storm:  # it waits for room, and on a busy machine the others have to wait with it
+                        programs = ["storm"] * STORM if room > STORM else []
+                        storm = not programs
                     else:
                         programs = self._rng.choices(PROGRAMS, WEIGHTS, k=max(0, min(room, due)))
                     for program in programs:
