@@ -6,8 +6,10 @@
    clean ones did lends its turn on the processors to the next run, and goes on beside it.
 3. The first trial of a cause is repeated until it has `confirm` runs.  It is confirmed if all of them have
    one verdict; if not it is flaky, and the next trial of that cause is repeated.
-4. A flaky trial is made again when the others have ended, alone: the runs beside it may have been the reason.
-5. With depth 2, the connections that a fault made have places too, for a second fault.
+4. Before the first wrong result counts, the program runs clean `confirm` times more, and the result is judged
+   again: what chance decides, such as the number of its messages, may be alike in three clean runs.
+5. A flaky trial is made again when the others have ended, alone: the runs beside it may have been the reason.
+6. With depth 2, the connections that a fault made have places too, for a second fault.
 """
 
 from __future__ import annotations
@@ -159,6 +161,7 @@ class Sweep:
         self._writing = trio.CapacityLimiter(1)
         self._queue: deque[Trial] = deque()
         self._groups: dict[FailureCause, _TrialGroup] = {}
+        self._clean_again: trio.Event | None = None  # set once there are further clean runs
 
     def seconds_left(self) -> float | None:
         """Return the time in which further trials begin; None for no limit."""
@@ -207,6 +210,7 @@ class Sweep:
         self.trials = [trial]
         one = Judged(trial, *await self._turns.take(partial(self._judged, trial), self._lend_after))
         self.judged.append(one)
+        await self._doubt(one)
         await self._repeat(one)
         return one
 
@@ -266,6 +270,41 @@ class Sweep:
             raise ConfigError(problem)
         return run
 
+    async def _doubt(self, one: Judged) -> None:
+        """Judge a result that is wrong again, beside further clean runs."""
+        if one.judgement.verdict is not Verdict.WRONG:
+            return
+        if self._clean_again is None:
+            self._clean_again = trio.Event()
+            await self._learn_more()
+            self._clean_again.set()
+        await self._clean_again.wait()
+        assert self.baseline is not None, "the clean runs come first"
+        one.judgement = await trio.to_thread.run_sync(judge, self.baseline, one.run, one.trial)
+
+    async def _learn_more(self) -> None:
+        """Run the program clean some times more, and leave out what differs then as well."""
+        assert self.baseline is not None, "the clean runs come first"
+        runs = list(self.baseline.runs)
+
+        async def another(number: int) -> None:
+            work = partial(
+                self._once, f"without a fault, {number}", self._folder.baseline(number), self.options.limit
+            )
+            run = await self._turns.take(work, self._lend_after)
+            problem = run.problem or self._failure(run, number)
+            if problem:
+                self.differs.append(problem.partition("\n")[0].rstrip(":"))
+            else:
+                runs.append(run)
+
+        first = len(runs) + 1
+        async with trio.open_nursery() as nursery:
+            for number in range(first, first + self.options.confirm):
+                nursery.start_soon(another, number)
+        self.baseline = await trio.to_thread.run_sync(Baseline.of, runs)
+        self.differs += [text for text in self.baseline.differs if text not in self.differs]
+
     def _failure(self, run: ProgramRun, number: int) -> str:
         """Return why a clean run is no baseline; "" where it is one.  number: of the run, from 1."""
         name = self._program.name
@@ -321,6 +360,7 @@ class Sweep:
 
     async def _settle(self, one: Judged) -> None:
         """Do what follows from the verdict on a trial, and write it down."""
+        await self._doubt(one)
         if one.judgement.verdict.found:
             await self._confirm(one)
         elif one.judgement.verdict is Verdict.PASSED and one.trial.depth < self.options.depth:

@@ -110,6 +110,32 @@ async def test_a_client_with_another_name_in_each_run_is_known_by_its_template(
 
 
 @pytest.mark.server
+@pytest.mark.parametrize(
+    ("alike", "verdict"), [(2, Verdict.PASSED), (6, Verdict.WRONG)], ids=["by chance", "always"]
+)
+async def test_a_result_is_not_wrong_where_further_clean_runs_have_it_too(
+    alike: int, verdict: Verdict, swept: Sweeping, tmp_path: Path
+) -> None:
+    """Its first runs sent two messages, all of them clean; now and then a later one sends one."""
+    program = python(f"""
+    import pathlib
+    runs = pathlib.Path({str(tmp_path / "runs")!r})
+    with runs.open("a") as file:
+        file.write("x")
+    faulty = runs.stat().st_size == 3
+    ask(b"PUB job 2\\r\\nhi\\r\\n")
+    ask(b"PUB more 1\\r\\n1\\r\\n")
+    if runs.stat().st_size <= {alike} and not faulty:
+        ask(b"PUB more 1\\r\\n2\\r\\n")
+    """)
+    one = await swept(program, jobs=1, confirm=3)
+    assert [(judged.judgement.verdict, judged.runs) for judged in one.judged] == [
+        (verdict, 1 if verdict is Verdict.PASSED else 3)
+    ]
+    assert any("more is not compared" in text for text in one.differs) == (verdict is Verdict.PASSED)
+
+
+@pytest.mark.server
 async def test_a_program_that_waits_for_ever_is_found_each_time(swept: Sweeping) -> None:
     one = await swept(python(WAITS))
     assert {title(judged.trial) for judged in one.judged} == {
