@@ -65,7 +65,7 @@ class Fences:
     timeout: the time (ns) that a PONG may take.
     """
 
-    __slots__ = ("_c2s", "_last", "_lifecycle", "_owners", "_s2c", "_timeout", "_unasked")
+    __slots__ = ("_c2s", "_last", "_lifecycle", "_owners", "_s2c", "_timed", "_timeout", "_unasked")
 
     def __init__(
         self, pipes: tuple[DirectionPipe, DirectionPipe], lifecycle: Lifecycle, timeout: int
@@ -76,6 +76,7 @@ class Fences:
         self._last: Fence | None = None
         self._unasked: Fence | None = None  # without a PING, after all others
         self._owners: deque[Fence | None] = _NOBODY
+        self._timed: tuple[Fence, ...] = ()  # those that may pass without their PONGs: few of many
 
     def client_ping(self) -> None:
         """Note that a PING of the client goes upstream."""
@@ -131,6 +132,7 @@ class Fences:
             else:
                 self._send(fence, now)
         fence.answer += answer
+        self._note_timed(fence)
         self._charge(fence, len(answer))
 
     def _charge(self, fence: Fence, size: int) -> None:
@@ -145,7 +147,16 @@ class Fences:
                 self._s2c.inject(answer, Op.ERR.bit, now, "proxy")
             self._lifecycle.end(cause, detail)
             return
-        self.answer(answer, now).end = (cause, detail)
+        self.end_at(self.answer(answer, now), cause, detail)
+
+    def end_at(self, fence: Fence, cause: str, detail: str) -> None:
+        """Have the connection end where a fence passes."""
+        fence.end = (cause, detail)
+        self._note_timed(fence)
+
+    def _note_timed(self, fence: Fence) -> None:
+        if fence not in self._timed:
+            self._timed += (fence,)
 
     def _own(self, owner: Fence | None) -> None:
         if self._owners is _NOBODY:
@@ -165,6 +176,8 @@ class Fences:
         """Run the work that waits for a fence."""
         if fence is self._unasked:
             self._unasked = None
+        if self._timed:
+            self._timed = tuple(one for one in self._timed if one is not fence)
         # Taken out: a fence whose deadline came first passes again with its PONG.
         works, fence.then = fence.then, []
         answer, fence.answer = bytes(fence.answer), bytearray()
@@ -184,19 +197,13 @@ class Fences:
 
     def pass_overdue(self, now: int) -> None:
         """Run the work of the fences whose deadline came before their PONG."""
-        for fence in self._timed():
+        for fence in self._timed:
             if fence.deadline <= now:
                 self.pass_(fence, now)
 
     def deadlines(self) -> list[int]:
         """Return the deadlines (ns) of fences that may pass without their PONGs."""
-        if not (self._owners or self._unasked):
-            return []
-        return [fence.deadline for fence in self._timed()]
-
-    def _timed(self) -> list[Fence]:
-        fences = (fence for fence in (*self._owners, self._unasked) if fence is not None)
-        return [fence for fence in fences if fence.end is not None or (fence.suspended and fence.answer)]
+        return [fence.deadline for fence in self._timed]
 
     def lose_server(self, now: int) -> None:
         """Pass all that wait for a PONG of the lost server, in their order, and answer the client's PINGs.
@@ -224,7 +231,7 @@ class Fences:
 
     def clear(self) -> None:
         """Forget all fences, whose work refers to the connection."""
-        self._owners, self._last, self._unasked = _NOBODY, None, None
+        self._owners, self._last, self._unasked, self._timed = _NOBODY, None, None, ()
 
 
 Answered = Callable[[int], None]

@@ -891,7 +891,7 @@ class Session:
             self.lifecycle.end(close_reasons.RULE, cause, reset=True, flush=close.at is not Cut.BEFORE)
         elif pipe.direction == C2S and raw:
             # In the server's order: after its responses to earlier frames.
-            self.fences.answer(raw, now).end = (close_reasons.RULE, cause)
+            self.fences.end_at(self.fences.answer(raw, now), close_reasons.RULE, cause)
             pipe.step(PipeEvent.END)
         else:
             if raw:
@@ -1498,8 +1498,8 @@ class Session:
             self.lifecycle.end(close_reasons.DRAINED, "natsproxy is shutting down")
             return
         fence = self.fences.fence(now)
-        # A fence that ends the connection for another cause keeps that cause.
-        fence.end = fence.end or (close_reasons.DRAINED, "natsproxy is shutting down")
+        if fence.end is None:  # else it ends the connection for another cause
+            self.fences.end_at(fence, close_reasons.DRAINED, "natsproxy is shutting down")
         fence.drains = answers
 
     def _end_if_answered(self) -> None:
