@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import MutableMapping
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
@@ -68,7 +69,8 @@ class LogFile:
         self._room = queue
         self._fd = self._open()
         self._waiting: deque[bytes | int] = deque()  # lines, or the file that the next ones go to
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self.lost = self._told = 0
         self._closing = self._idle = False
         # A daemon: a reader that takes nothing must not keep the process alive.
@@ -100,20 +102,18 @@ class LogFile:
             with self._changed:
                 self._put(fd)
 
-    def write(self, text: str) -> int:
+    def msg(self, line: str) -> None:
         """Queue a line; it never waits."""
         # Lone surrogates come from names that are not UTF-8, and no line may fail for them.
-        raw = text.encode("utf-8", "replace")
-        with self._changed:
+        raw = line.encode("utf-8", "replace") + b"\n"
+        with self._lock:
             if len(raw) > self._room:
                 self.lost += 1
             else:
                 self._room -= len(raw)
                 self._put(raw)
-        return len(text)
 
-    def flush(self) -> None:
-        """Do nothing: the thread writes each line as soon as it can."""
+    debug = info = warning = error = critical = msg  # so structlog calls it
 
     def _put(self, item: bytes | int) -> None:
         """Queue a line or a file; the caller has the lock."""
@@ -193,20 +193,20 @@ def logger(file: LogFile, form: str = "auto", level: str = "info") -> Any:
     if file.json:
         last = [_json]
     structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            _masked,  # before any renderer: no form of the log shows a password
-            *last,
-        ],
-        logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]
+        processors=[_completed, *last],
+        logger_factory=lambda *_: file,
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
     )
     return structlog.get_logger().bind()  # bound once: unbound, it would be for each line
 
 
-def _masked(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Mask the passwords of URLs in all values."""
+def _completed(log: Any, name: str, line: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add the level and the time, and mask the passwords of URLs in all values: no form of the log has them.
+
+    It is one processor for all, since each costs a line of every rule that acts.
+    """
+    line["level"] = name
+    line["timestamp"] = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     for key, value in line.items():
         if isinstance(value, str) and "@" in value:
             line[key] = mask_urls(value)
