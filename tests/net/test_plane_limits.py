@@ -206,7 +206,9 @@ async def flooded(rule: str, capture: Path, clients: int, count: int = FLOOD) ->
             trio.open_nursery() as nursery,
         ):
             (address,) = await nursery.start(proxy.serve)
-            await listener.send_all(b'CONNECT {"verbose":false}\r\nSUB a 1\r\n')
+            await listener.send_all(b'CONNECT {"verbose":false}\r\nSUB a 1\r\nPING\r\n')
+            while not came.endswith(b"PONG\r\n"):  # the server knows the subscription
+                came.extend(await listener.receive_some())
             nursery.start_soon(listen, listener)
             with trio.fail_after(60):
                 async with trio.open_nursery() as floods:
