@@ -114,7 +114,7 @@ class Firing:
     logs (at most 256 bytes).  op: of the frame, "" for an action on the link.  role: the JetStream role that
     the rule selects, "" for none.
     count: the frames of one read, or of a few reads in a row, that the event stands for (rewrites, constant
-    delays, drops, copies, damage); the other fields are those of the first frame.
+    delays, drops, copies, damage, what a rule in shadow would deny); the other fields are those of the first.
     also: ordinal, `m`, subject and op of each other frame, where the event names them; `each` makes one
     firing of each.
     who: the client of the connection, as it was known then.

@@ -10,6 +10,7 @@ from natsproxy.net._flow cimport Flow, Leg
 cdef class Passing:
     cdef BlockBuilder builder   # takes the records, None while nobody records
     cdef uint64_t frames        # that were passed here
+    cdef int asks               # how often the rules may still ask Python about frames of this read
     cdef Flow *reports          # flows in which rules have acted, of which nobody was told
     cdef void *last_recorded    # the Connection whose frames were recorded last, NULL: the recorder knows of all
     cdef bint known             # the frame at which `pass_on` stopped is of a key with a decision

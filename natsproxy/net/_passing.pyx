@@ -2,7 +2,8 @@
 """The frames of clear flows: passed on, changed, dropped, held and recorded without the interpreter lock.
 
 The plane (`_plane.pyx`, whose theory this is a part of) calls `Passing.pass_on` with the bytes of a read.  Nothing
-here calls Python: `reports`, `last_recorded` and `unrecorded` tell the plane what Python has to hear.
+here calls Python, but for actions of rules that are asked (`Decisions.decide`): `reports`, `last_recorded` and
+`unrecorded` tell the plane what Python has to hear.
 """
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -159,7 +160,7 @@ cdef Py_ssize_t pass_frames(
         if passed.stop != AT_WANTED or flow.decisions == NULL:
             return at
         effect = (<Decisions>flow.decisions).decide(
-            p, at, &flow.watch, &passed.message, flow.next_in, now, flow.held != NULL
+            p, at, &flow.watch, &passed.message, flow.next_in, now, flow.held != NULL, &passing.asks
         )
         if effect == NULL:
             passing.known = (<Decisions>flow.decisions).known
@@ -221,6 +222,7 @@ cdef void apply(
 ) noexcept nogil:
     """Do with a frame as the rules have decided."""
     cdef Py_ssize_t size = message.end - at, sends = 1, i
+    cdef int op = message.op if effect.op < 0 else effect.op  # of what goes on
     cdef Text rest
     cdef Py_ssize_t[OPS_ROOM] counted
     account(p, &flow.watch, message)
@@ -261,13 +263,14 @@ cdef void apply(
             put_out(passing, flow.target, rest.p, rest.size)
         elif effect.verdict == DROP:
             account_drop(p, &flow.watch, message)
-        if sends != 1:
-            flow.surplus[message.op] += sends - 1
+        if sends != 1 or op != message.op:
+            flow.surplus[message.op] -= 1
+            flow.surplus[op] += sends
             flow.unequal = True
         flow.passed_out += sends * (effect.head.size + rest.size)
         if flow.recording:
             for i in range(sends):
-                record_change(passing, flow, p + at, size, True, &rest, message.op, effect, now, i)
+                record_change(passing, flow, p + at, size, True, &rest, op, effect, now, i)
     flow.passed_ops[message.op] += 1
     flow.passed_bytes += size
     flow.passed_frames += 1

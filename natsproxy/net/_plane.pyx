@@ -8,7 +8,8 @@ Theory
 1. A *leg* is one socket, a *flow* one direction between the two legs of a connection.  All legs are registered
    once, edge-triggered, with an epoll of our own; one task of the loop waits for that epoll (`net/plane.py`).
 2. A flow that is *clear* is walked here: whole frames that nobody wants, or on which the decision of the rules is
-   known (`rules/engine/_decisions.pyx`), are sent, and recorded, without the interpreter lock.  A flow is clear
+   known (`rules/engine/_decisions.pyx`), are sent, and recorded, without the interpreter lock; it is taken for the
+   action of a rule that is asked about a frame.  A flow is clear
    while its session has nothing to do between the frames: it holds nothing back, injects nothing, and stands
    between two frames.  `Connection.update_flow` says so after each call into Python.
 3. The first byte that is not such a frame, and everything behind it in the same read, goes to the session as it
@@ -74,6 +75,7 @@ cdef enum:
     RATE = 1000000000       # ns between two looks at the bytes of workers, at least
     WORKERS = 64            # at most
     LOT = 1024
+    ASKS = 32               # of one read: behind these, the session has its time slices
     SMALL = 65536           # bytes that a flow may hold in any case, as in `values.py`
     PAUSE = 1000            # reads after the system had no room for a worker's part
     ALL = EPOLLIN | EPOLLPRI | EPOLLOUT | EPOLLRDHUP | EPOLLET
@@ -1009,6 +1011,7 @@ cdef class Plane:
     cdef void _take(self, Flow *flow, const unsigned char *p, Py_ssize_t size, int64_t now) noexcept nogil:
         """Deal with the bytes of a read: pass on frames that nobody wants, give the session the others."""
         cdef Py_ssize_t at = 0, stop
+        self.passing.asks = ASKS
         while at < size and not flow.over:
             if flow.clear and not (flow.paused or self.held or flow.target.backlog_size):
                 stop = at + self._pass(flow, p + at, size - at, now)

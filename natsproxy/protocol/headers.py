@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import translate
 from functools import lru_cache
@@ -420,6 +420,15 @@ class HeaderEditor:
         if self._read and self._end < 0:
             self._end = stop
         return self._read
+
+    def change(self, remove: Iterable[bytes], put: Mapping[bytes, bytes]) -> bool:
+        """Remove headers, then set others (name and line); return whether that changes the block."""
+        effect = False
+        for name in remove:
+            effect |= self.remove(name)
+        for name, line in put.items():
+            effect |= self.set(name, line)
+        return effect
 
     def remove(self, name: bytes) -> bool:
         """Remove the lines of `name`; return whether there were any."""

@@ -196,13 +196,17 @@ CONDITIONS = (
     'every = 3\nper = "proxy"',
     'probability = 0.5\nafter = 2\nlimit = 3\nper = "proxy"',
 )
-SETTINGS = {"latency": 'delay = "2ms"\n'}
+SETTINGS = {
+    "latency": 'delay = "2ms"\n',
+    "headers": 'set = { A = "1" }\n',
+    "latency varied": 'delay = { distribution = "uniform", min = "1ms", max = "3ms" }\n',
+}
 GATED = ("drop", "duplicate", "corrupt", "truncate", "latency")
 
 
 def gated(kind: str, condition: str) -> str:
-    settings = SETTINGS.get(kind, "")
-    return f'[[rules]]\nname = "{kind}"\nkind = "{kind}"\nsubject = ["x", "o"]\n{settings}{condition}\n'
+    lines = f'kind = "{kind.split()[0]}"\nsubject = ["x", "o"]\n{SETTINGS.get(kind, "")}{condition}\n'
+    return f'[[rules]]\nname = "{kind}"\n{lines}'
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
@@ -212,7 +216,7 @@ def test_a_gated_rule_does_the_same_on_all_planes(condition: str) -> None:
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-@pytest.mark.parametrize("kind", ["duplicate", "corrupt", "deny", "latency"])
+@pytest.mark.parametrize("kind", ["duplicate", "corrupt", "deny", *SETTINGS])
 def test_a_rule_that_acts_alone_does_the_same_on_all_planes(kind: str, condition: str) -> None:
     same(ROUNDS, gated(kind, condition), True)
 

@@ -14,12 +14,13 @@ from natsproxy.wire._table cimport Table
 from natsproxy.wire._walk cimport Message, Watch
 
 cdef enum Verdict:
-    PASS                        # the frame goes on as it is
+    PASS                        # the frame goes on as it is, though a rule may report it
     REWRITE                     # `head` takes the place of its first `cut` bytes
     DROP
     DUPLICATE                   # it goes on, with `copies` behind it
     DAMAGE                      # up to `damage` bytes of its body change (`Decisions.damage`)
     HOLD                        # it goes on `delay` later
+    ASK                         # what Python says of it: its own new bytes, a delay, or nothing
 
 
 cdef struct Text:
@@ -33,6 +34,7 @@ cdef struct Effect:
     int owner                   # the number of who is told of it; -1: nobody
     Py_ssize_t cut
     Text head
+    int op                      # of what goes on; -1: as it came
     int copies
     int damage
     int64_t delay               # ns
@@ -56,6 +58,7 @@ cdef struct Step:
     const Prefix *numbers       # those that its gate draws from, or NULL
     Substream substream         # counts: NULL where the frames are of none
     bint python                 # where it acts, Python decides
+    bint keeps                  # it changes no byte, whatever Python says where it is asked
     Effect effect               # where it acts, unless Python decides
     Tokens tokens               # of a limit: where they are not there, Python decides
 
@@ -92,6 +95,8 @@ cdef class Decisions:
     cdef readonly bint per_proxy    # a gate looks at the counts of all connections
     cdef readonly bint holds        # a rule holds frames
     cdef bint known             # the last frame was of a key with a decision
+    cdef Effect answer          # what Python said of the last frame, and the bytes that it points to
+    cdef bytes answered
     cdef uint64_t drawn         # the number of the match by which its action draws
     cdef list told
     cdef tuple prefixes
@@ -102,9 +107,10 @@ cdef class Decisions:
     # The decision on a frame as far as its control line tells, NULL for none.
     cdef const Decision *find(self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message) noexcept nogil
     # What is done with a whole frame, NULL if Python decides.  The frame is counted.  behind: others wait before it.
+    # asks: how often an action may still be asked, which takes the interpreter lock.
     cdef const Effect *decide(
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
-        uint64_t ordinal, int64_t now, bint behind
+        uint64_t ordinal, int64_t now, bint behind, int *asks
     ) noexcept nogil
 
     # Change some bytes of the body of the last frame.
@@ -113,6 +119,12 @@ cdef class Decisions:
     cdef bint _take(self, const Decision *found, uint64_t limits, Py_ssize_t size, int64_t now) noexcept nogil
     cdef void _give_back(self, const Decision *found, uint64_t limits, Py_ssize_t size) noexcept nogil
     cdef bint _may_change(self, const unsigned char *reply, Py_ssize_t size) noexcept nogil
+    cdef const Effect *_ask(
+        self, const Step *step, const unsigned char *p, Py_ssize_t at, const Message *message, uint64_t ordinal, int64_t now
+    ) noexcept nogil
+    cdef const Effect *_answer_of(
+        self, const Step *step, const unsigned char *p, Py_ssize_t at, const Message *message, uint64_t ordinal, int64_t now
+    ) except? NULL
     cdef bint _note(self, const Step *step, uint64_t ordinal, int64_t now) noexcept nogil
     cdef int _put_step(self, step) except -1
     cdef int _owner(self, owner) except -2

@@ -15,11 +15,13 @@ Theory
    of other limits are given back, and Python decides: it takes from the same buckets.
 5. Two conditions are asked for each frame: bytes that must not be in its headers, and a reply subject that rewriting
    may change.
-6. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites, and frames
+6. An action that changes one frame or holds it (`Action.on_frame`) is asked where it acts, about that frame alone: the
+   session has no part in it.  It is asked before the frame is counted: where that fails, the session asks it again.
+7. An owner (a batch) is told later which of its steps acted (`add`), in the order of the frames: rewrites, and frames
    that a rule without a gate holds, as one with their number, all else frame by frame.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 from libc.string cimport memcmp, memcpy
@@ -29,6 +31,7 @@ from natsproxy.rules.model._bucket cimport Bucket, Tokens, cost_of, give_back, t
 from natsproxy.rules.model._gates cimport (
     NativeDice, NativeGate, RecentCounts, Substream, count_match, draw, lets_through, number_to_draw,
 )
+from natsproxy.wire._line cimport Line
 from natsproxy.wire._table cimport Entry, table_clear, table_find, table_put
 from natsproxy.wire._walk cimport is_too_large, is_watched
 
@@ -38,6 +41,7 @@ cdef enum:
     APPLIED_MOST = 1 << 16      # that nobody was told of; with more, Python decides
     STEPS_MOST = 64             # of one decision: a bit for each
     DAMAGE_MOST = 1000          # bytes, as in `kinds/corrupt.py`; a test compares the two
+    LONG = 16384                # bytes of headers on which Python decides in steps, as in `session.py`; a test compares the two
     ACTION = 1                  # the first number of a match that is its action's, as in `seeded_random.py`
 
 cdef extern from *:
@@ -54,7 +58,7 @@ cdef extern from *:
 
 
 cdef Effect PASSES
-PASSES.verdict, PASSES.owner = PASS, -1
+PASSES.verdict, PASSES.owner, PASSES.op = PASS, -1, -1
 
 
 cdef inline Text text_of(bytes data):
@@ -182,10 +186,11 @@ cdef class Decisions:
             memcpy(made.substream.digest, PyBytes_AS_STRING(digest), sizeof(made.substream.digest))
         made.python = step.owner is None or step.damage > DAMAGE_MOST
         made.effect.verdict = (
-            REWRITE if step.head is not None else DUPLICATE if step.copies else DAMAGE if step.damage
+            ASK if step.asks else PASS if step.passes else REWRITE if step.head is not None else DUPLICATE if step.copies else DAMAGE if step.damage
             else HOLD if step.delay else DROP
         )
-        made.effect.delay = step.delay
+        made.effect.delay, made.effect.op = step.delay, -1
+        made.keeps = step.holds or made.effect.verdict == HOLD or made.effect.verdict == PASS
         made.effect.copies, made.effect.damage, made.effect.numbers = step.copies, step.damage, made.numbers
         made.effect.owner = self._owner(step.owner)
         made.effect.cut = step.cut
@@ -194,7 +199,7 @@ cdef class Decisions:
         self.facts.append(step.fact)
         self.kept.append((gate, dice, step.substream, header, head, cause, step.tokens))
         self.per_proxy |= gate.per_proxy
-        self.holds |= step.delay > 0
+        self.holds |= step.holds or made.effect.verdict == HOLD
         self.step_count += 1
         return 0
 
@@ -270,12 +275,13 @@ cdef class Decisions:
 
     cdef const Effect *decide(
         self, const unsigned char *p, Py_ssize_t at, const Watch *watch, const Message *message,
-        uint64_t ordinal, int64_t now, bint behind
+        uint64_t ordinal, int64_t now, bint behind, int *asks
     ) noexcept nogil:
         cdef const Decision *found = self.find(p, at, watch, message)
         cdef int reply = message.first_size - 1, i
         cdef const Step *step
         cdef const Step *acts = NULL
+        cdef const Effect *effect = &PASSES
         cdef uint64_t selected = 0, passed = 0  # the steps that select the frame, and whose gates let it through
         cdef uint64_t limits = 0  # those whose tokens it takes
         self.known = found != NULL
@@ -302,28 +308,33 @@ cdef class Decisions:
                 if step.effect.verdict == DAMAGE and not step.python and message.size == message.head:
                     continue  # there is no body
                 if acts == NULL:
-                    if step.python:
+                    if step.python or (step.effect.verdict == ASK and (asks[0] == 0 or message.head > LONG)):
                         return NULL
                     acts = step
                 elif acts.effect.verdict != DROP:
                     return NULL
-        if behind and acts != NULL and acts.effect.verdict != DROP and acts.effect.verdict != HOLD:
+        if behind and acts != NULL and acts.effect.verdict != DROP and not acts.keeps:
             return NULL
         if acts != NULL and acts.effect.verdict == DROP:
             limits = 0  # a limit counts what would pass
         if not self._take(found, limits, message.end - at, now):
             return NULL
         if acts != NULL:
-            if not self._note(acts, ordinal, now):
+            self.drawn = number_to_draw(acts.gate, substream_of(acts))
+            if acts.effect.verdict == ASK:
+                asks[0] -= 1
+                effect = self._ask(acts, p, at, message, ordinal, now)
+            else:
+                effect = &acts.effect if self._note(acts, ordinal, now) else NULL
+            if effect == NULL:
                 self._give_back(found, limits, message.end - at)
                 return NULL
-            self.drawn = number_to_draw(acts.gate, substream_of(acts))
         for i in range(found.steps):
             step = &self.steps[found.first + i]
             if selected >> i & 1:
                 count_match(step.gate, substream_of(step), passed >> i & 1)
         self.decided += 1
-        return &PASSES if acts == NULL else <const Effect *>&acts.effect
+        return effect
 
     cdef bint _take(self, const Decision *found, uint64_t limits, Py_ssize_t size, int64_t now) noexcept nogil:
         """Take the tokens of a frame from the buckets of these steps; False, and none, if one lacks them."""
@@ -359,6 +370,41 @@ cdef class Decisions:
             if self.prefix[i].size <= size and memcmp(reply, self.prefix[i].p, self.prefix[i].size) == 0:
                 return not self.keeps
         return self.keeps
+
+    cdef const Effect *_ask(
+        self, const Step *step, const unsigned char *p, Py_ssize_t at, const Message *message, uint64_t ordinal, int64_t now
+    ) noexcept nogil:
+        """Have Python say what is done with a frame; NULL: the session asks again, and does it."""
+        cdef const Effect *effect = NULL
+        with gil:
+            try:
+                effect = self._answer_of(step, p, at, message, ordinal, now)
+            except Exception:
+                effect = NULL  # a bug fails there, too
+        return effect
+
+    cdef const Effect *_answer_of(
+        self, const Step *step, const unsigned char *p, Py_ssize_t at, const Message *message, uint64_t ordinal, int64_t now
+    ) except? NULL:
+        cdef const Line *line = &message.line
+        cdef int reply = message.first_size - 1
+        cdef Effect *answer = &self.answer
+        found = self.owners[step.effect.owner].act(
+            self.facts[step - self.steps],
+            PyBytes_FromStringAndSize(<const char *>&p[at], message.end - at),
+            PyBytes_FromStringAndSize(<const char *>&p[line.start[reply]], line.stop[reply] - line.start[reply])
+            if message.has_reply else b"",
+            line.end - at, message.head, message.size, ordinal, load_big(&step.gate.own.matched) + 1, self.drawn, now,
+        )
+        if found is None:
+            return &PASSES
+        answer[0] = step.effect
+        if isinstance(found, int):
+            answer.verdict, answer.delay = HOLD, found
+        else:
+            self.answered, answer.op = found
+            answer.verdict, answer.cut, answer.head = REWRITE, message.end - at, text_of(self.answered)
+        return answer
 
     cdef bint _note(self, const Step *step, uint64_t ordinal, int64_t now) noexcept nogil:
         """Note that a step acts on the next match; False if there is no room."""

@@ -6,20 +6,26 @@ it names each.
 A gate decides on all matches of a batch at once.  An open gate lets all of them through; a gate with nothing
 but a probability draws its numbers in one loop; one that counts or looks at the time decides match by match.
 The numbers are those of the general path: a delivered message draws from its substream.
+
+`FrameBatch` is no batch of that sort: the native plane asks it about frames one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from natsproxy.events import Firing
+from natsproxy.protocol.headers import HeaderEditor, is_bare
 from natsproxy.rules.interface import BatchResult
 from natsproxy.rules.model.gate import Gate
+from natsproxy.rules.model.rule import Hit
 from natsproxy.rules.model.rule_state import RuleState, subject_text
-from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate, Hold
+from natsproxy.rules.model.seeded_random import Draws, SeededRandom
+from natsproxy.rules.model.verdicts import ChangeHeaders, Corrupt, Deny, Drop, Duplicate, Hold, Replace
+from natsproxy.wire import encode
 from natsproxy.wire.frames import Frame
-from natsproxy.wire.ops import C2S, LABELS, Direction
+from natsproxy.wire.ops import C2S, LABELS, Direction, Op, op_of
 
 REWRITE_CAUSE: Final = "rewrite"
 """The cause of rewritten frames, in records."""
@@ -42,7 +48,7 @@ class _RuleBatch:
         self._now = self._fired = 0
         self._facts: list[tuple[int, int, str, str]] = []  # ordinal, m, subject and op
         self._delay = 0
-        self._detail = ""
+        self._detail = self._label = ""
 
     def _match(self, size: int) -> int:
         """Count matches; return the number of the first."""
@@ -61,7 +67,8 @@ class _RuleBatch:
             m,
             subject,
             self._delay,
-            detail=self._detail,
+            self._label,
+            self._detail,
             ordinal=ordinal,
             count=fired,
             also=tuple(also),
@@ -96,12 +103,14 @@ class VerdictBatch(_RuleBatch):
     """Frames that a rule drops or holds, as far as its gate lets them through.
 
     Copies and damage are made by the native plane alone, which reports them by `add`: `take` is not called.
+    So are the denials of rules in shadow, whose frames pass.
     """
 
     def __init__(
-        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Corrupt
+        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Corrupt | Deny
     ) -> None:
         super().__init__(state, direction)
+        self._label = state.action.shadow
         self._delay = verdict.delay if isinstance(verdict, Hold) else 0
         self._drops = isinstance(verdict, Drop)
         self._names_each = not isinstance(verdict, Hold) or state.gated
@@ -194,6 +203,98 @@ class VerdictBatch(_RuleBatch):
         self._fired += sum(count for _, _, count, _, _ in rows)
         named = rows if self._names_each else rows[: not self._facts]
         self._facts += [(ordinal, m, *facts) for _, ordinal, _, m, facts in named]
+
+
+class FrameKey(NamedTuple):
+    """The facts that the frames of one key have in common.
+
+    numbers: those that their matches draw from.  text: their subject, for firings.
+    """
+
+    op: Op
+    subject: bytes
+    sid: bytes
+    numbers: SeededRandom
+    text: str
+
+    @classmethod
+    def of(cls, frame: Frame, state: RuleState, direction: Direction) -> FrameKey:
+        """Return the key of a frame, for a rule."""
+        op, subject, sid = frame.op, frame.subject, frame.sid
+        found = state.substream(direction, op, subject, sid)
+        numbers = state.random(direction) if found is None else found[2]
+        return cls(op, subject, sid, numbers, subject_text(subject))
+
+
+class FrameBatch:
+    """Frames on which the native plane has one rule act, one by one: each is a firing of its own."""
+
+    def __init__(self, state: RuleState, direction: Direction) -> None:
+        self._state = state
+        self._direction = direction
+        self._fired: list[Firing] = []
+
+    def take_firings(self) -> list[Firing]:
+        """Return the firings since the last call."""
+        fired, self._fired = self._fired, []
+        return fired
+
+    def act(
+        self,
+        key: FrameKey,
+        raw: bytes,
+        reply: bytes,
+        line_end: int,
+        head: int,
+        size: int,
+        ordinal: int,
+        m: int,
+        drawn: int,
+        now: int,
+    ) -> tuple[bytes, Op] | int | None:
+        """Return what becomes of a whole frame that the gate lets through, the next match.
+
+        raw: its bytes.  reply, line_end, head (its headers), size: as the native plane has read them.
+        drawn: the number of the match among those that it draws from.
+        Bytes and their op take its place, or it is held (ns), or it passes (None).  Any error
+        says that the session is to decide, and that nothing has happened.
+        """
+        op, subject, sid, numbers, text = key
+        frame = Frame(raw, 0, len(raw), line_end, op, subject, reply, sid, b"", b"", head, size)
+        state, direction = self._state, self._direction
+        action = state.action
+        verdict = action.act(frame, Hit(direction, now, m, Draws(numbers, drawn), state.view))
+        if verdict is None:
+            return None
+        delay = 0
+        found: tuple[bytes, Op] | int
+        if isinstance(verdict, Hold) and not verdict.overtake:
+            found = delay = verdict.delay
+        else:
+            changed = _edited(frame, verdict, action.edits) if isinstance(verdict, ChangeHeaders) else verdict
+            if changed is None:
+                return None
+            if not isinstance(changed, Replace) or changed.raw == raw:
+                raise NotImplementedError("the session carries out such a verdict")
+            found = changed.raw, op_of(changed.raw, op)
+        detail, label = action.detail(), LABELS[op]
+        self._fired.append(
+            state.firing(direction, now, m, text, delay, detail=detail, ordinal=ordinal, op=label)
+        )
+        return found
+
+
+def _edited(frame: Frame, verdict: ChangeHeaders, names: frozenset[bytes]) -> Replace | None:
+    """Return the frame with other headers, None where that has no effect.  names: all that it may change."""
+    editor = HeaderEditor(frame.headers, names)
+    while not editor.read_on():
+        pass
+    if not editor.change(verdict.remove, verdict.put):
+        return None
+    while not editor.write_on():
+        pass
+    block = editor.block()
+    return Replace(encode.with_payload(frame, headers=b"" if is_bare(block) else block))
 
 
 def _named(frame: Frame) -> tuple[str, str]:

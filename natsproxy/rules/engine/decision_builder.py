@@ -168,11 +168,7 @@ class DecisionBuilder:
         editor = self._editor
         assert editor is not None
         self.last_delay = 0
-        effect = False
-        for name in verdict.remove:
-            effect |= editor.remove(name)
-        for name, line in verdict.put.items():
-            effect |= editor.set(name, line)
+        effect = editor.change(verdict.remove, verdict.put)
         if effect:
             self._edited = self.changed = True
         return effect

@@ -22,7 +22,7 @@ from natsproxy.rules.model.rule import Stage
 from natsproxy.rules.model.rule_state import RuleState
 from natsproxy.rules.model.selector import Selector
 from natsproxy.rules.model.token_buckets import Tokens
-from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate, Hold
+from natsproxy.rules.model.verdicts import Corrupt, Deny, Drop, Duplicate, Hold
 from natsproxy.wire.frames import Frame
 from natsproxy.wire.ops import Direction, Op
 
@@ -37,10 +37,12 @@ class NativeStep(NamedTuple):
     the digest of the substream that it draws them from, if any.  owner: the batch that is told where the rule
     acts, with `fact`; None: Python decides there.  cause: for records.  head: takes the place of the first
     `cut` bytes; None: the frame is dropped, unless it gets `copies`, or `damage` to so many bytes of its body
-    at most, or is held for `delay` ns.  min_size, max_size: of the payload, in bytes.  header: bytes that
-    its headers must hold.  status: these must have one.  unsure: Python decides whether a frame that meets
-    these conditions is selected.  tokens: what the frame takes of a limit; where they are not there, Python
-    decides, and where they are, the rule does nothing.
+    at most, or is held for `delay` ns.  asks: the owner says what is done with each frame (`FrameBatch.act`),
+    and is told nothing; holds: it changes no byte then.  passes: the frame goes on as it came.  min_size,
+    max_size: of the payload, in bytes.
+    header: bytes that its headers must hold.  status: these must have one.  unsure: Python decides whether a
+    frame that meets these conditions is selected.  tokens: what the frame takes of a limit; where they are
+    not there, Python decides, and where they are, the rule does nothing.
     """
 
     gate: Any
@@ -53,6 +55,9 @@ class NativeStep(NamedTuple):
     copies: int = 0
     damage: int = 0
     delay: int = 0
+    asks: bool = False
+    holds: bool = False
+    passes: bool = False
     cause: str = ""
     min_size: int = 0
     max_size: int | None = None
@@ -160,11 +165,13 @@ _EFFECTS: Final[dict[type, Callable[[Any], dict[str, Any]]]] = {
 
 def effect(
     state: RuleState, op: Op, subject: bytes, sid: bytes
-) -> tuple[Drop | Duplicate | Corrupt | Hold, dict[str, Any]] | None:
+) -> tuple[Drop | Duplicate | Corrupt | Hold | Deny, dict[str, Any]] | None:
     """Return the verdict of a rule on the frames of a key, with the members of its step; None: not for C."""
     static = state.action.static_decision(op, subject, sid, state.view)
     verdict = None if static is None else static.verdict
-    if state.action.shadow or not isinstance(verdict, Drop | Duplicate | Corrupt | Hold):
+    if state.action.shadow:
+        return (verdict, {"passes": True}) if isinstance(verdict, Deny) else None
+    if not isinstance(verdict, Drop | Duplicate | Corrupt | Hold):
         return None
     if isinstance(verdict, Hold) and verdict.overtake:
         return None

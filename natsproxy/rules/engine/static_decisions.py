@@ -24,14 +24,21 @@ from natsproxy.events import Firing
 from natsproxy.protocol.headers import TRACE_DEST
 from natsproxy.rules.bounded_cache import MAX_ENTRIES as MOST_IN_A_READ
 from natsproxy.rules.bounded_cache import MAX_KEY_BYTES
-from natsproxy.rules.engine.batch import REWRITE_CAUSE, PassingBatch, RewritingBatch, VerdictBatch
+from natsproxy.rules.engine.batch import (
+    REWRITE_CAUSE,
+    FrameBatch,
+    FrameKey,
+    PassingBatch,
+    RewritingBatch,
+    VerdictBatch,
+)
 from natsproxy.rules.engine.native_steps import CompiledGates, NativeStep, effect
 from natsproxy.rules.engine.rule_index import RuleIndex
 from natsproxy.rules.interface import BatchFunction, BatchResult, View
 from natsproxy.rules.model.roles import OpenRequests
 from natsproxy.rules.model.rule import Admits, Rule, Stage
 from natsproxy.rules.model.rule_state import RuleState, subject_text
-from natsproxy.rules.model.verdicts import Corrupt, Drop, Duplicate, Hold
+from natsproxy.rules.model.verdicts import Corrupt, Deny, Drop, Duplicate, Hold
 from natsproxy.rules.rewriting.frames import rewritten_subscription
 from natsproxy.rules.rewriting.subjects import Rewritten, SubjectRewriter
 from natsproxy.wire.frames import Frame
@@ -183,6 +190,7 @@ class StaticDecisions:
         self._passes = self._decision(self._passing)  # of nearly all frames that no rule selects
         self._rewriting: dict[tuple[Direction, Rule], RewritingBatch] = {}
         self._acting: dict[tuple[Direction, Rule], VerdictBatch] = {}
+        self._asked: dict[tuple[Direction, Rule], FrameBatch] = {}
         self._rewrites_reply: tuple[Callable[[bytes], bool] | None, ...] = (None, None)
         if (rewriter := self._rewriter) is not None and rewriter.replies:
             self._rewrites_reply = (
@@ -207,7 +215,10 @@ class StaticDecisions:
         for cache in self._cache:
             cache.end_read()
         batches = (*self._rewriting.values(), *self._acting.values())
-        return [firing for batch in batches if (firing := batch.take_firing()) is not None]
+        firings = [firing for batch in batches if (firing := batch.take_firing()) is not None]
+        for asked in self._asked.values():
+            firings += asked.take_firings()
+        return firings
 
     def _forget_what_has_changed(self) -> None:
         """Forget the decisions on deliveries where subscriptions or requests have changed."""
@@ -349,6 +360,14 @@ class StaticDecisions:
                 fact = subject_text(frame.subject), LABELS[frame.op]
                 owner = self._batch(state, direction, verdict)
                 steps[-1] = steps[-1]._replace(owner=owner, fact=fact, cause=state.rule.name, **members)
+            elif found and state.action.on_frame and not state.action.shadow:
+                steps[-1] = steps[-1]._replace(
+                    owner=self._asked.setdefault((direction, state.rule), FrameBatch(state, direction)),
+                    fact=FrameKey.of(frame, state, direction),
+                    cause=state.rule.name,
+                    asks=True,
+                    holds=state.action.on_frame == "hold",
+                )
         return NativeDecision(self._unless(direction, frame.op), steps)
 
     def _native_rewriting(
@@ -471,7 +490,7 @@ class StaticDecisions:
         return self._batch(state, direction, verdict)
 
     def _batch(
-        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Corrupt
+        self, state: RuleState, direction: Direction, verdict: Drop | Hold | Duplicate | Corrupt | Deny
     ) -> VerdictBatch:
         batch = self._acting.get((direction, state.rule))
         if batch is None:

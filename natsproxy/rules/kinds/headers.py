@@ -22,6 +22,7 @@ class HeaderChange(Action):
 
     label = "headers"
     need = Need.PAYLOAD
+    on_frame = "change"
 
     def __init__(self, put: Mapping[bytes, bytes], remove: tuple[bytes, ...]) -> None:
         self.edits = frozenset((*put, *remove))

@@ -33,6 +33,7 @@ class Latency(Action):
         self.delay = delay
         self.overtake = overtake
         self.draws_random = delay.name != "constant"
+        self.on_frame = "hold" if self.draws_random and not overtake else ""
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:
         """Hold the frame."""

@@ -79,6 +79,7 @@ class Stamping(Action):
     stage = Stage.STAMP
     label = "stamp"
     need = Need.PAYLOAD
+    on_frame = "change"
     guards = True
     alone = True
 

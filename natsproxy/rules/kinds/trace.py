@@ -30,6 +30,7 @@ class Tracing(Action):
 
     label = "trace"
     need = Need.PAYLOAD
+    on_frame = "change"
     draws_random = True
 
     def act(self, frame: Frame, hit: Hit) -> Verdict | None:

@@ -22,6 +22,7 @@ class Truncating(Action):
 
     label = "truncate"
     need = Need.PAYLOAD
+    on_frame = "change"
 
     def __init__(self, keep: int) -> None:
         self.keep = keep

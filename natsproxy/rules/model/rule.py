@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from natsproxy.rules.interface import LinkConditions, View
 from natsproxy.rules.model.counts import Count
@@ -120,6 +120,10 @@ class Action:
 
     files: tuple[Path, ...] = ()
     """The files that it was made of, beside that of its rule."""
+    on_frame: Literal["", "change", "hold"] = ""
+    """The effect that its verdicts mostly have on the one frame that `act` gets: the native plane asks it by
+    itself then, and the session asks again where the verdict is another.  So a second call says the same.
+    """
     edits: frozenset[bytes] = frozenset()
     """The headers that it changes by `ChangeHeaders`; it does not look at the frame."""
 

@@ -97,6 +97,8 @@ RULES = {
     "latency": 'op = "PUB"\ndelay = "10ms"',
     "latency at times": 'direction = "s2c"\nop = ["MSG", "HMSG"]\ndelay = "10ms"\nprobability = 0.5',
     "permissions": 'publish = { deny = ["x", "o.z"] }\nsubscribe = { deny = "o.b.*" }',
+    "deny shadow": 'subject = ["x", "o.a"]\nop = ["PUB", "HPUB"]\nmode = "shadow"\nprobability = 0.5',
+    "permissions shadow": 'mode = "shadow"\npublish = { deny = ["x", "o.b.>"] }\nsubscribe = ">"',
     "permissions to answer": 'publish = "x"\nallow_responses = { max = 2, expires = "10ms" }',
     "permissions to answer once": 'subscribe = { deny = "o.b.*" }\nallow_responses = true',
     "deny": 'subject = "o.a"',
@@ -106,6 +108,14 @@ RULES = {
     "limit held": 'subject = ["x", "o.a.b"]\nmessages = "100/s"\nburst = 2',
     "limit by subject": 'bytes = "1KiB/s"\nburst = 40\nper = "template"\naction = "deny"',
     "headers": 'subject = "x"\nset = { A = "1" }',
+    "headers off": 'remove = ["A", "Nats-Subject"]',
+    "truncate some": "keep = 0\nprobability = 0.5",
+    "trace": 'subject = ["x", "o.>"]',
+    "stamp": 'subject = ["x", "o.a"]\nfacts = ["client"]',
+    "latency varied": (
+        'op = ["PUB", "MSG"]\nprobability = 0.5\n'
+        'delay = { distribution = "lognormal", median = "2ms", sigma = 0.5 }'
+    ),
     "rewrite": 'from = "o.*.*"\nto = "s.$2.$1"',
     "rewrite pure": 'from = "o.a"\nto = "s.a"\nreplies = false',
     "rewrite out": 'from = "x"\nto = "y"\ntwo_way = false',
