@@ -23,6 +23,8 @@ class PythonPlane:
     """Moves bytes by tasks of the connections themselves."""
 
     threads = 1
+    stepping = False
+    stepped: Callable[[], None]
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission

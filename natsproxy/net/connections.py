@@ -4,9 +4,9 @@ The order matters: a connection that a rule refuses never reaches the server, th
 the server's greeting, and every connection ends with `Closed`, however it ends.
 
 On the native plane a connection between plain legs has no task while all goes as usual: one task waits for
-the greetings of all servers (`quick_dials.py`), the plane calls the relay, and `run` finishes the relays that
-are over.  What takes time gets a task: a layer that is opened, a server that is slow or fails, a peer to wait
-for at the end.
+the greetings of all servers (`quick_dials.py`), the plane calls the relay, and relays that are over are
+finished behind its step.  What takes time gets a task: a layer that is opened, a server that is slow or
+fails, a peer to wait for at the end.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Connections:
     """Serves the accepted connections of one proxy.
 
     relays: the connections with both legs, by their numbers.  chain: the rules of new connections.
-    upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes; the proxy sets it.
+    upstreams: the servers.  seed: of the choice between them.  plane: moves their bytes.
     draining: those that have no server yet get none, because the drain would not end them.
     open: the number of those that have not ended; whoever accepts one counts it.  observe: takes the time
     (ns) of each step that a connection takes in Python.  layers: over the legs of new connections; None for
@@ -140,6 +140,11 @@ class Connections:
         self._over: deque[Relay] = deque()  # to be finished
         self._some_over = trio.Event()
 
+    def ride(self, plane: Plane) -> None:
+        """Let a plane move the bytes; call before the first connection."""
+        self.plane = plane
+        plane.stepped = self._finish_some
+
     def swap(self, chain: Chain) -> None:
         """Put another chain in force on all connections: on each between two of its frames."""
         self.chain = chain
@@ -181,7 +186,7 @@ class Connections:
             self._nursery = nursery
             try:
                 nursery.start_soon(self._quick_dials.run)
-                await self._finish_relays(nursery)
+                await self._finish_relays()
             finally:
                 self._nursery = None
                 for then in self._quick_dials.stop():
@@ -189,16 +194,22 @@ class Connections:
                 for relay in list(self.relays.values()):
                     nursery.start_soon(self._finish, relay, True)
 
-    async def _finish_relays(self, nursery: trio.Nursery) -> None:
+    async def _finish_relays(self) -> None:
         while True:
             await self._some_over.wait()
             self._some_over = trio.Event()
-            until = time.perf_counter_ns() + LENGTH
-            while self._over:
-                self._finish_next(nursery)
-                if time.perf_counter_ns() >= until:
-                    await trio.lowlevel.checkpoint()
-                    until = time.perf_counter_ns() + LENGTH
+            self._finish_some()
+
+    def _finish_some(self) -> None:
+        """Finish relays that are over, for a time slice."""
+        if not self._over or self._nursery is None:
+            return
+        until = time.perf_counter_ns() + LENGTH
+        while self._over:
+            self._finish_next(self._nursery)
+            if self._over and time.perf_counter_ns() >= until:
+                self._some_over.set()  # the rest after the tasks of others
+                return
 
     def _finish_next(self, nursery: trio.Nursery) -> None:
         # Not a part of the loop: its variables would keep the last relay until the next one is over.
@@ -212,7 +223,9 @@ class Connections:
 
     def _is_over(self, relay: Relay) -> None:
         self._over.append(relay)
-        self._some_over.set()
+        # The plane calls `_finish_some` behind its step, without the way through the loop.
+        if self.plane is None or not self.plane.stepping:
+            self._some_over.set()
 
     async def _finish(self, relay: Relay, cancelled: bool = False) -> None:
         """Finish a relay that takes time, unless that is being done."""

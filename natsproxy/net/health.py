@@ -81,7 +81,8 @@ class Health:
 
     def _forget(self, endpoints: Sequence[Endpoint], now: int) -> None:
         """Forget what is over, and the endpoints that no name leads to any more."""
-        self._aside = {one: until for one, until in self._aside.items() if until > now}
+        if self._aside:
+            self._aside = {one: until for one, until in self._aside.items() if until > now}
         if len(self._failures) > len(endpoints):
             self._failures = {one: self._failures[one] for one in endpoints if one in self._failures}
 

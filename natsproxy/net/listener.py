@@ -21,6 +21,7 @@ from natsproxy.config.endpoints import Listener
 from natsproxy.errors import ConfigError
 from natsproxy.net.arrivals import Arrivals, Take
 from natsproxy.net.shortage import Shortage
+from natsproxy.net.tcp import INHERITED, keep_alive
 from natsproxy.net.timeslice import LENGTH
 from natsproxy.units import SECOND
 
@@ -36,18 +37,21 @@ _At = tuple[int, tuple[Any, ...]]
 
 
 async def open_listeners(
-    listeners: Sequence[Listener], passed: Sequence[socket.socket] = ()
+    listeners: Sequence[Listener], passed: Sequence[socket.socket] = (), *, keepalive: bool = False
 ) -> list[tuple[socket.socket, Listener]]:
     """Listen on the addresses of all listeners, or on none; one may stand for several sockets.
 
     passed: sockets that listen already.  A listener whose address one has gets it, and each must find its
-    listener.  Raises ConfigError that names the address at fault.
+    listener.  keepalive: of the connections that they accept, where those inherit it.
+    Raises ConfigError that names the address at fault.
     """
     sockets: list[tuple[socket.socket, Listener]] = []
     waiting = list(passed)
     try:
         for listener in listeners:
-            sockets += [(_prepared(one), listener) for one in await _open(listener.address, waiting)]
+            sockets += [
+                (_prepared(one, keepalive), listener) for one in await _open(listener.address, waiting)
+            ]
         if waiting:
             place = Address(*waiting[0].getsockname()[:2])
             raise ConfigError(f"the service manager passed a socket for {place}, which no --listen names")
@@ -139,8 +143,10 @@ def _bound(family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
     return sock
 
 
-def _prepared(listening: socket.socket) -> socket.socket:
+def _prepared(listening: socket.socket, keepalive: bool) -> socket.socket:
     listening.setblocking(False)
+    if keepalive and INHERITED:  # five system calls of each connection
+        keep_alive(listening)
     with suppress(OSError):  # bytes for a slow reader wait here, counted and bounded, and not in the kernel
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)
     return listening

@@ -131,6 +131,8 @@ class NativePlane:
         self._plane.recorded = _nothing
         self._plane.budget = budget
         self.threads = workers or 1
+        self.stepping = False
+        self.stepped: Callable[[], None] = _nothing
         self._layered = PythonPlane(admission)
         self._idle = IdleLoop()
         admission.on_change = self._admit
@@ -161,7 +163,7 @@ class NativePlane:
             while True:
                 await trio.lowlevel.wait_readable(self._plane.fd)
                 spare, most, fd = self._idle.spare(), STEP, self._idle.fd
-                while found := self._plane.step(most, spare, fd):
+                while found := self._step(most, spare, fd):
                     spare, most, fd = self._idle.spare(), STEP, self._idle.fd
                     if found == LOOP or not spare:
                         left = time.thread_time_ns()  # other programs have their time beside it
@@ -169,6 +171,16 @@ class NativePlane:
                         spare, away = self._idle.spare(), time.thread_time_ns() - left
                         if away >= STEP:
                             spare, most, fd = 0, min(away, LONGEST), -1
+
+    def _step(self, most: int, spare: int, fd: int) -> int:
+        """Move bytes for a while; return why that has ended."""
+        self.stepping = True
+        try:
+            found: int = self._plane.step(most, spare, fd)
+        finally:
+            self.stepping = False
+        self.stepped()
+        return found
 
     @contextmanager
     def _workers(self) -> Iterator[None]:

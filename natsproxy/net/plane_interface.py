@@ -66,9 +66,12 @@ class Plane(Protocol):
     """Moves the bytes of all connections.
 
     threads: how many carry traffic; 1 where only the loop's own does.
+    stepping: it moves bytes, and calls `stepped` behind that; one in Python never does.
     """
 
     threads: int
+    stepping: bool
+    stepped: Callable[[], None]
 
     def adopt(self, rider: Rider, client: AnyLeg, server: AnyLeg, tasks: ConnectionTasks) -> PlaneConnection:
         """Take over two legs; the rider gets legs of the plane in their place until it leaves."""

@@ -37,6 +37,7 @@ from natsproxy.net.recorder import Recorder
 from natsproxy.net.recording import ProxyRecording
 from natsproxy.net.relay import Relay
 from natsproxy.net.rule_book import RuleBook
+from natsproxy.net.tcp import INHERITED
 from natsproxy.net.tls_contexts import TlsContexts
 from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.interface import Chain, EmptyChain
@@ -112,7 +113,9 @@ class Proxy:
             background.start_soon(self._open_plane().run)
             background.start_soon(self.connections.watch)
             background.start_soon(self.rules.run)
-            listeners = await open_listeners(self.settings.listen, self._sockets)
+            listeners = await open_listeners(
+                self.settings.listen, self._sockets, keepalive=self.settings.keepalive
+            )
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self.schemes = tuple(listener.scheme for _, listener in listeners)
             self.connections.listen(self.listen, self.schemes)
@@ -152,7 +155,8 @@ class Proxy:
             record_room=self.settings.buffers // 4,
             record_most=min(MIB, self.settings.record.frame_max if self.settings.record else MIB),
         )
-        self._recording.plane = self.connections.plane = plane
+        self._recording.plane = plane
+        self.connections.ride(plane)
         self.threads = plane.threads
         return plane
 
@@ -160,7 +164,7 @@ class Proxy:
         def take(client: socket.socket) -> tuple[int, Callable[[], None]]:
             self.accepted += 1
             self.connections.open += 1
-            leg = Leg(client, keepalive=self.settings.keepalive)
+            leg = Leg(client, keepalive=self.settings.keepalive and not INHERITED)
             return self.accepted, partial(self.connections.serve, leg, listener, self.accepted)
 
         return take

@@ -16,10 +16,15 @@ The kernel probes no connection with bytes on their way: it would repeat those f
 """
 
 
+INHERITED: Final = sys.platform == "linux"
+"""True where accepted connections have the options of their listener."""
+
+
 def keep_alive(sock: socket.socket) -> None:
     """Let the kernel end a connection whose peer vanished without closing it, within minutes.
 
-    Raises OSError where it is gone already.
+    To a listener it says so of the connections that it accepts, where those inherit that.  Raises OSError
+    where the peer is gone already.
     """
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE.items():

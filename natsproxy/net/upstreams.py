@@ -232,7 +232,9 @@ class Upstreams:
 
     def _count(self, endpoint: Endpoint, outcome: str) -> None:
         self.dials[outcome] += 1
-        self._dials.setdefault(endpoint, Counter())[outcome] += 1
+        if (dials := self._dials.get(endpoint)) is None:
+            dials = self._dials[endpoint] = Counter()
+        dials[outcome] += 1
 
     @property
     def servers(self) -> Iterator[ServerState]:

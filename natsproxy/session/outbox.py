@@ -111,7 +111,8 @@ class Outbox:
     @property
     def waiting(self) -> bool:
         """True if something waits, or the peer takes nothing."""
-        return not self.handed_over or self.ahead is not _NOTHING_AHEAD
+        here = self._queue or self._aside or self._carry or self.blocked or self.held  # not `handed_over`
+        return bool(here) or self.ahead is not _NOTHING_AHEAD
 
     @property
     def handed_over(self) -> bool:

@@ -430,13 +430,12 @@ class Session:
 
     def clear(self, direction: Direction) -> bool:
         """Return whether unwanted frames may bypass the session: it has nothing to do between them."""
-        return self._lets_bypass and self.pipes[direction].clear
+        return self._lets_bypass() and self.pipes[direction].clear
 
     def may_hand_over(self, direction: Direction) -> bool:
         """Return whether the frames that wait may do so in a native plane."""
-        return self._lets_bypass and self.pipes[direction].may_hand_over
+        return self._lets_bypass() and self.pipes[direction].may_hand_over
 
-    @property
     def _lets_bypass(self) -> bool:
         phase = self.lifecycle.phase
         # A drain waits for the last answer.

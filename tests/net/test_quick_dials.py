@@ -12,6 +12,7 @@ import trio
 
 from natsproxy import close_reasons
 from natsproxy.events import Closed, Event, Opened
+from natsproxy.net import connections
 from natsproxy.net.dial import SLOW
 from natsproxy.net.leg import AnyLeg
 from natsproxy.rules.interface import EmptyChain
@@ -66,6 +67,38 @@ async def test_an_open_connection_has_no_task(plane: str, monkeypatch: pytest.Mo
             await trio.lowlevel.checkpoint()
         for peer in peers[:2]:
             await peer.aclose()
+
+
+@pytest.mark.parametrize("plane", ["native", "python"])
+async def test_connections_that_end_together_are_finished_in_slices(
+    plane: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However they come to their end: within a step of the plane, or outside."""
+    monkeypatch.setenv("NATSPROXY_PLANE", plane)
+    monkeypatch.setattr(connections, "LENGTH", -1)  # a slice is over behind the first
+    at_once: list[int] = []
+    some = connections.Connections._finish_some
+
+    def counted(self: connections.Connections) -> None:
+        before = len(self._over)
+        some(self)
+        at_once.append(before - len(self._over))
+
+    monkeypatch.setattr(connections.Connections, "_finish_some", counted)
+    async with stage() as made:
+        peers = [peer for _ in range(CONNECTIONS) for peer in await made.connect()]
+        for client in peers[:CONNECTIONS:2]:
+            await client.aclose()
+        for server in peers[1:CONNECTIONS:2]:
+            await server.aclose()
+        for conn in range(CONNECTIONS // 2 + 1, CONNECTIONS + 1):
+            made.proxy.relays[conn].kill(close_reasons.KILLED, reset=True)
+        ends = [await made.end_of(conn) for conn in range(1, CONNECTIONS + 1)]
+        assert ends[: CONNECTIONS // 2] == [close_reasons.CLIENT_CLOSED] * (CONNECTIONS // 2)
+        assert ends[CONNECTIONS // 2 :] == [close_reasons.KILLED] * (CONNECTIONS // 2)
+        assert (max(at_once), sum(at_once)) == (1, CONNECTIONS)
+        for peer in peers:
+            await trio.aclose_forcefully(peer)
 
 
 @pytest.mark.parametrize("said", [0, 7, len(INFO)], ids=["nothing", "half a line", "its INFO"])
