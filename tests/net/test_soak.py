@@ -28,6 +28,7 @@ RATE = 220  # connections a second, as long as the machine keeps up: 200 are ask
 PATIENCE = 4  # times as long it may take for all of them: a machine with other work does fewer a second
 MOST = 300  # clients at once
 STORM = 100  # clients that come back at once
+CALM = 2_000  # clients between two storms, at most
 CONNECT = b'CONNECT {"verbose":false,"name":"%s"}\r\nPING\r\n'
 ROOM = (
     24 << 20
@@ -71,18 +72,19 @@ class Load:
 
     async def run(self, seconds: float) -> None:
         """Open as many connections as the rate makes in a time, none before its time; each ends soon."""
-        begun, started, wanted, storm = trio.current_time(), 0, int(seconds * RATE), False
+        begun, started, wanted, calm = trio.current_time(), 0, int(seconds * RATE), 0
         with trio.move_on_after(seconds * PATIENCE):
             async with trio.open_nursery() as nursery:
                 while started < wanted:
                     due = min(wanted, int((trio.current_time() - begun) * RATE)) - started
                     room = MOST - len(nursery.child_tasks)  # those that are late come when there is room
-                    storm = storm or (due > 0 and self._rng.random() < 0.02)
-                    if storm:  # it waits for room, and on a busy machine the others have to wait with it
-                        programs = ["storm"] * STORM if room > STORM else []
-                        storm = not programs
+                    late = calm > CALM  # the others wait with a storm for room, on a busy machine
+                    if due > 0 and room > STORM and (late or self._rng.random() < 0.02):
+                        programs, calm = ["storm"] * STORM, 0
                     else:
-                        programs = self._rng.choices(PROGRAMS, WEIGHTS, k=max(0, min(room, due)))
+                        count = 0 if late else max(0, min(room, due))
+                        programs = self._rng.choices(PROGRAMS, WEIGHTS, k=count)
+                        calm += count
                     for program in programs:
                         nursery.start_soon(self._client, program)
                     started += len(programs)
