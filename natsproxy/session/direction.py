@@ -156,6 +156,8 @@ class DirectionRecords:
         """Split injected bytes into frames with their ops: records and counters are per frame."""
         if raw == encode.PING:  # by far the most of them: fences
             return [(raw, ops)]
+        if raw.startswith(b"-ERR ") and raw.index(b"\n") == len(raw) - 1:  # one denial
+            return [(raw, Op.ERR.bit)]
         return [(bytes(frame.raw), 1 << frame.op) for frame in parse_frames(raw, self._direction)]
 
     def stayed(
