@@ -10,14 +10,12 @@ Read `exits` first (the promises that hold for every command), then `run`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-
 import click
 from click.shell_completion import CompletionItem
 
 from natsproxy import __version__
 from natsproxy.cli.exits import GuardedGroup
+from natsproxy.cli.lazy import LazyGroup
 
 COMMANDS = {
     "run": ("natsproxy.cli.run:run", "Relay between clients and a server."),
@@ -48,21 +46,8 @@ COMMANDS = {
 """Module and one-line help of each command, so that help and completion need not import the commands."""
 
 
-class _LazyGroup(GuardedGroup):
-    """A group that imports a command's module when the command is used, so that `--help` is quick."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        # An installation may leave a package out: its command is then not listed.
-        return [name for name, (place, _) in COMMANDS.items() if find_spec(place.partition(":")[0])]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        place, _ = COMMANDS.get(cmd_name, ("", ""))
-        module, _, name = place.partition(":")
-        if not module or find_spec(module) is None:
-            return None
-        command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
+class _TopGroup(LazyGroup, GuardedGroup):
+    """The group of `COMMANDS`, whose help imports none of them."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -75,7 +60,11 @@ class _LazyGroup(GuardedGroup):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_TopGroup,
+    places={name: place for name, (place, _) in COMMANDS.items()},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__)
 def main() -> None:
     """Proxy between NATS clients and nats-server: record, replay, change and break traffic.

@@ -13,7 +13,6 @@ Commands raise and need not catch.  The guard gives every command these guarante
 
 from __future__ import annotations
 
-import difflib
 import errno
 import os
 import signal
@@ -49,20 +48,6 @@ class _Interrupted(click.ClickException):
 
 class GuardedGroup(click.Group):
     """A group whose commands end with the exit codes of `errors.Exit`."""
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the named command, or fail with the name of the nearest one."""
-        name = args[0]
-        # Options keep click's own message; completion must not print.
-        if self.get_command(ctx, name) is None and name[:1] != "-" and not ctx.resilient_parsing:
-            known = dict(_commands(self, ctx))
-            near = difflib.get_close_matches(name, known, 1)
-            all_names = f"there are {', '.join(self.list_commands(ctx))}"
-            hint = f"did you mean '{known[near[0]]}'?" if near else all_names
-            ctx.fail(f"there is no command {name!r}; {hint}")
-        return super().resolve_command(ctx, args)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -132,19 +117,6 @@ def _flatten(error: BaseException) -> Iterator[BaseException]:
             yield from _flatten(inner)
     else:
         yield error
-
-
-def _commands(group: click.Group, ctx: click.Context, before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the last word and the full name of each command.
-
-    A group's own commands come after those of its subgroups, so that they win in a dict.
-    """
-    for name in group.list_commands(ctx):
-        command = group.get_command(ctx, name)
-        if isinstance(command, click.Group):
-            yield from _commands(command, ctx, f"{before}{name} ")
-    for name in group.list_commands(ctx):
-        yield name, before + name
 
 
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import click
 
-from natsproxy.cli.replay_to_client import to_client
-from natsproxy.cli.replay_to_server import to_server
+from natsproxy.cli.lazy import LazyGroup
 
 
-@click.group()
+@click.group(
+    cls=LazyGroup,
+    places={
+        "to-client": "natsproxy.cli.replay_to_client:to_client",
+        "to-server": "natsproxy.cli.replay_to_server:to_server",
+    },
+)
 def replay() -> None:
     """Play the clients of a capture to a server, or its server to clients."""
-
-
-replay.add_command(to_server)
-replay.add_command(to_client)

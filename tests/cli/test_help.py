@@ -29,7 +29,7 @@ from natsproxy.rules.file.keys import SELECTOR
 from natsproxy.sweep.faults import FAULTS
 from natsproxy.sweep.values import Verdict
 from tests.cli.test_bad_input import run, whole
-from tests.kit.documents import TEXT
+from tests.kit.documents import ROOT, TEXT
 from tests.replay.scripted import hello, write
 
 
@@ -73,6 +73,7 @@ def test_help_fits_a_terminal(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (["capture", "inf"], "there is no command 'inf'; did you mean 'info'?"),
         (["captur"], "there is no command 'captur'; did you mean 'capture'?"),
         (["cat", "x.ncap"], "there is no command 'cat'; did you mean 'capture cat'?"),
         (["to-sever"], "there is no command 'to-sever'; did you mean 'replay to-server'?"),
@@ -252,6 +253,29 @@ def test_help_and_completion_load_no_command() -> None:
         )
         assert done.stdout.splitlines()[-1] == "[]"
         assert "replay" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [
+        (["capture", "info", str(ROOT / "recordings" / "core-v1.1.ncap")], {"cat", "diff", "export"}),
+        (["rules", "list", "--short"], {"rules_check", "rules_test", "rules_explain"}),
+        (["replay", "to-server", "--help"], {"replay_to_client"}),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else "",
+)
+def test_a_command_of_a_group_loads_no_other_one(words: list[str], others: set[str]) -> None:
+    script = (
+        "import sys\nfrom natsproxy.cli import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit as end:\n    assert not end.code\n"
+        "print(sorted(name for name in sys.modules if name.startswith('natsproxy.cli.')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = done.stdout.splitlines()[-1]
+    assert f"'natsproxy.cli.{words[0]}'" in loaded
+    assert [name for name in others if f"'natsproxy.cli.{name}'" in loaded] == []
 
 
 def test_every_command_has_a_line_in_the_help() -> None:
