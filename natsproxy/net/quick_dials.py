@@ -1,7 +1,8 @@
 """Dials without a task each: those of servers that nearly always greet at once.
 
-One task waits for the first lines of all of them.  What is not usual (a refusal, a slow server, the end of a
-stream) is for `dial.py`, which goes on with the connection.
+One task waits for the first lines of all of them, and another one for the time from which the oldest is slow:
+a scope for each wait would cost more than the wait.  What is not usual (a refusal, a slow server, the end of
+a stream) is for `dial.py`, which goes on with the connection.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from math import inf
 from typing import Final, NamedTuple
 
 import trio
@@ -39,7 +39,7 @@ class QuickDials:
         self._keepalive = keepalive
         self._epoll = select.epoll() if AVAILABLE else None
         self._waiting: dict[int, _Waiting] = {}  # by descriptor, oldest first
-        self._scope = trio.CancelScope()
+        self._begun = trio.Event()  # set by a dial that has none beside it
 
     def begin(self, endpoint: Endpoint, then: Then) -> bool:
         """Dial an endpoint; return False where that fails at once.
@@ -62,7 +62,7 @@ class QuickDials:
             return False
         since = trio.current_time()
         if not self._waiting:
-            self._scope.deadline = since + SLOW
+            self._begun.set()
         dial = BegunDial(endpoint, Leg(sock, keepalive=self._keepalive))
         self._waiting[sock.fileno()] = _Waiting(dial, since, then)
         return True
@@ -73,17 +73,28 @@ class QuickDials:
             return
         with self._epoll as epoll:
             try:
-                await self._run(epoll)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._watch, epoll)
+                    while True:
+                        await trio.lowlevel.wait_readable(epoll.fileno())
+                        self._look(epoll)
             finally:
                 self._epoll = None
 
-    async def _run(self, epoll: select.epoll) -> None:
+    async def _watch(self, epoll: select.epoll) -> None:
+        """Give up the dials that are slow.  Those that end meanwhile wake nobody."""
         while True:
-            oldest = next(iter(self._waiting.values()), None)
-            with trio.CancelScope(deadline=inf if oldest is None else oldest.since + SLOW) as self._scope:
-                await trio.lowlevel.wait_readable(epoll.fileno())
-            self._look(epoll)
+            if (since := self._oldest()) is None:
+                self._begun = trio.Event()
+                await self._begun.wait()
+                continue
+            await trio.sleep_until(since + SLOW)
+            self._look(epoll)  # what has come just now is in time
             self._give_up(trio.current_time() - SLOW)
+
+    def _oldest(self) -> float | None:
+        """Return when the oldest dial was begun; None for none."""
+        return next((waiting.since for waiting in self._waiting.values()), None)
 
     def _look(self, epoll: select.epoll) -> None:
         """Read first lines, for a time slice."""

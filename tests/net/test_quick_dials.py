@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import select
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NoReturn
 
 import pytest
 import trio
+import trio.testing
 
 from natsproxy import close_reasons
+from natsproxy.addresses import Address
+from natsproxy.config.endpoints import Server
 from natsproxy.events import Closed, Event, Opened
 from natsproxy.net import connections
-from natsproxy.net.dial import SLOW
+from natsproxy.net.dial import SLOW, BegunDial
+from natsproxy.net.endpoints import Endpoint
 from natsproxy.net.leg import AnyLeg
+from natsproxy.net.quick_dials import QuickDials
 from natsproxy.rules.interface import EmptyChain
 from tests.kit.stage import FRAME, HELLO, INFO, Stage, receive, stage
 
@@ -27,6 +33,43 @@ async def greeted(client: trio.SocketStream) -> bytes:
     while b"\r\n" not in line:
         line += await client.receive_some()
     return line
+
+
+async def test_each_dial_is_slow_in_its_own_time(mock_clock: trio.testing.MockClock) -> None:
+    """Also one that begins while the time of an earlier one runs, which has ended since."""
+    ended: list[BegunDial | None] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sockaddr = listening.getsockname()
+        endpoint = Endpoint(Server(Address(*sockaddr)), socket.AF_INET, sockaddr)
+        dials = QuickDials(keepalive=False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dials.run)
+            for _ in range(2):  # the second time from rest
+                assert dials.begin(endpoint, ended.append)
+                await trio.testing.wait_all_tasks_blocked()
+                with listening.accept()[0] as server:
+                    server.sendall(INFO)
+                    while not ended:
+                        await trio.lowlevel.checkpoint()
+                quick = ended.pop()
+                assert quick is not None
+                assert quick.said == INFO
+                mock_clock.jump(0.6 * SLOW)
+                assert dials.begin(endpoint, ended.append)
+                await trio.testing.wait_all_tasks_blocked()
+                mock_clock.jump(0.6 * SLOW)  # that of the first one is over
+                await trio.testing.wait_all_tasks_blocked()
+                assert not ended
+                mock_clock.jump(0.5 * SLOW)
+                await trio.testing.wait_all_tasks_blocked()
+                slow = ended.pop()
+                assert slow is not None
+                assert (slow.leg is not None, slow.said) == (True, b"")
+                assert slow.seconds == pytest.approx(1.1 * SLOW)
+                slow.close()
+                quick.close()
+                listening.accept()[0].close()
+            nursery.cancel_scope.cancel()
 
 
 def asks_again(made: Stage) -> bool:
