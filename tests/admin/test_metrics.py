@@ -213,8 +213,13 @@ TEMPLATES = (("--request-metrics", "templates"), "orders.*.get", "nobody.here")
     ("flags", "orders", "nobody"),
     [
         TEMPLATES,
-        (("--request-metrics", "nobody.>", "--request-metrics", "*.*.get"), "*.*.get", "nobody.>"),
-        ((*TEMPLATES[0], "--threads", "2"), *TEMPLATES[1:]),
+        pytest.param(
+            ("--request-metrics", "nobody.>", "--request-metrics", "*.*.get"),
+            "*.*.get",
+            "nobody.>",
+            marks=pytest.mark.long,
+        ),
+        pytest.param((*TEMPLATES[0], "--threads", "2"), *TEMPLATES[1:], marks=pytest.mark.long),
     ],
 )
 def test_requests_are_measured_by_subject_and_by_user(

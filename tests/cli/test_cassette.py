@@ -342,6 +342,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.long
 async def test_an_unrecorded_publish_to_a_stream_is_an_error_with_its_reason(tmp_path: Path) -> None:
     ack = b'{"stream":"S","seq":1}'
     lines: list[Line] = [

@@ -244,7 +244,7 @@ def long_capture(path: Path) -> Path:
     return write(path, [*hello(1, "a"), *[(1, ">", b"PUB a.b.c.d 0\r\n\r\n")] * 5_000])
 
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("number", SIGNALS)
@@ -283,7 +283,7 @@ def test_a_program_that_is_stopped_with_its_cassette(number: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_proxy_drains_and_a_second_signal_does_not_wait(number: int, times: int) -> None:
     """A server that says nothing more leaves a connection that can only be waited for."""
     with (
@@ -304,7 +304,9 @@ def test_a_proxy_drains_and_a_second_signal_does_not_wait(number: int, times: in
         assert proxy.process.wait(20) == (Exit.OK if times == 1 else Exit.STOPPED)
 
 
-@pytest.mark.parametrize("command", ["cat CAPTURE", "export CAPTURE --jsonl -"])
+@pytest.mark.parametrize(
+    "command", ["cat CAPTURE", pytest.param("export CAPTURE --jsonl -", marks=pytest.mark.long)]
+)
 def test_a_reader_that_has_enough(command: str, tmp_path: Path) -> None:
     """As `| head -1`: nothing on standard error, no traceback."""
     capture = str(long_capture(tmp_path / "x.ncap"))

@@ -294,7 +294,10 @@ async def _play_along(arguments: list[str], sent: bytes, until: bytes) -> tuple[
 HELLO = b'CONNECT {"verbose":false,"name":"a"}\r\n'
 
 
-@pytest.mark.parametrize(("body", "until", "field"), [(b"hi", b"MSG x 7 2", None), (b"ho", b"-ERR", "body")])
+@pytest.mark.parametrize(
+    ("body", "until", "field"),
+    [pytest.param(b"hi", b"MSG x 7 2", None, marks=pytest.mark.long), (b"ho", b"-ERR", "body")],
+)
 async def test_a_played_server_reports_as_a_comparison_does(
     body: bytes, until: bytes, field: str | None, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def test_a_recording_begins_with_the_setup(orders: Path) -> None:
     assert b"STREAM.CREATE" not in orders.with_suffix(".ncap").read_bytes()
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_each_scope_is_set_up(tmp_path: Path, orders: Path) -> None:
     tape(tmp_path / "tapes" / "known.ncap", b"1")

@@ -84,7 +84,14 @@ def until(process: subprocess.Popen[str], path: Path, text: str) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("command", ["replay to-client", "replay to-server", "cassette run"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "cassette run",
+        pytest.param("replay to-client", marks=pytest.mark.long),
+        pytest.param("replay to-server", marks=pytest.mark.long),
+    ],
+)
 def test_two_signals_end_what_plays(command: str, tmp_path: Path) -> None:
     capture = write(tmp_path / "x.ncap", [*hello(1, "a"), (1, ">", b"SUB a 1\r\n")])
     err = tmp_path / "err"

@@ -121,6 +121,7 @@ def test_run_after_run_is_played_from_the_beginning(orders: Path, tmp_path: Path
     assert open_capture(tmp_path / "all.ncap").tail() is None
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_run_that_was_wrong_fails_the_command_in_the_end(orders: Path) -> None:
     """A clean one behind it does not hide it."""

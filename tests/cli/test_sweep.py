@@ -106,23 +106,14 @@ def test_a_finding_is_reported_reproduced_and_accepted(swept: Swept, tmp_path: P
     assert "accepted, and not found: hung-no-more" in known.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("then", "code", "said"),
     [
         (GIVES_UP + "sys.exit(0)", 0, "failed loudly, 2 of 2 runs"),
-        pytest.param(
-            "ask(b'SUB job 1\\r\\n')",
-            2,
-            "not reached, 2 of 2 runs\n  the fault's place did not come\n",
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            HANGS_ONCE,
-            1,
-            "flaky, it failed in 1 of 2 runs\n  deaf at first, then passed 1\n",
-            marks=pytest.mark.long,
-        ),
+        ("ask(b'SUB job 1\\r\\n')", 2, "not reached, 2 of 2 runs\n  the fault's place did not come\n"),
+        (HANGS_ONCE, 1, "flaky, it failed in 1 of 2 runs\n  deaf at first, then passed 1\n"),
     ],
     ids=["mended", "without-its-place", "hangs-at-times"],
 )
@@ -185,6 +176,7 @@ def test_a_sound_program_has_no_finding(swept: Swept) -> None:
     assert "2 tried: 2 failed loudly" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_sweep_whose_time_is_over_says_what_it_did_not_try(swept: Swept) -> None:
     done = swept(GIVES_UP, *QUICK, "--for", "0s")
@@ -192,6 +184,7 @@ def test_a_sweep_whose_time_is_over_says_what_it_did_not_try(swept: Swept) -> No
     assert "0 tried: nothing; its time was over: 2 not tried" in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_server_of_the_users_is_cleaned_before_each_run(swept: Swept, tmp_path: Path) -> None:
     with NatsServer() as server:
@@ -284,6 +277,7 @@ def test_a_full_disk_keeps_no_finding_from_being_told(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_trials_that_cannot_be_run_are_no_success(swept: Swept, tmp_path: Path) -> None:
     """The setup works for the two clean runs; then it works again for one trial."""
@@ -312,6 +306,7 @@ def test_a_check_that_does_not_end_stops_the_sweep_at_its_first_clean_run(
     assert not lives((tmp_path / "pid").read_text().strip())
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_check_that_ends_not_after_a_fault_is_no_verdict(swept: Swept) -> None:
     """It may be the check itself that hangs: that is said, and is neither a finding nor a success."""

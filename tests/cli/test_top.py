@@ -233,7 +233,7 @@ def test_keys_in_a_terminal(nats_server: NatsServer) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_a_signal_is_a_good_end(nats_server: NatsServer, number: int) -> None:
     with admin(nats_server) as (proxy, url), Terminal(url) as terminal:
         terminal.until("connections 0")

@@ -50,8 +50,8 @@ def ask(url: str) -> Any:
     "flags",
     [
         ["-host=127.0.0.1", "-port=0", "-config={}"],
-        ["-host", "127.0.0.1", "-port", "0", "-config", "{}"],
-        ["--host=127.0.0.1", "--port", "0", "--config={}", "-seed=5"],
+        pytest.param(["-host", "127.0.0.1", "-port", "0", "-config", "{}"], marks=pytest.mark.long),
+        pytest.param(["--host=127.0.0.1", "--port", "0", "--config={}", "-seed=5"], marks=pytest.mark.long),
     ],
 )
 def test_it_is_started_as_toxiproxy_is(flags: list[str], tmp_path: Path) -> None:

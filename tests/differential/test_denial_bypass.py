@@ -197,7 +197,7 @@ async def outcome(port: int, server: int, witness: Witness, chunks: list[bytes])
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("cut", [4096, 3])
+@pytest.mark.parametrize("cut", [pytest.param(4096, marks=pytest.mark.long), 3])
 async def test_no_trick_gets_past_a_denial(cut: int) -> None:
     rules = parse_rules([{"name": "map", "kind": "permissions", "client": {"user": "u"}, **MAP}], KINDS)
     wrong = []
@@ -272,7 +272,7 @@ OUT_OF_A_TENANT = {
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("cut", [4096, 3])
+@pytest.mark.parametrize("cut", [pytest.param(4096, marks=pytest.mark.long), 3])
 async def test_no_trick_leaves_a_tenant(cut: int) -> None:
     """Under a prefix nothing goes out or comes in but under the prefix."""
     tenant = {"name": "tenant", "kind": "rewrite", "client": {"user": "u"}, "prefix": "tenant"}

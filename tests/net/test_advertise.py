@@ -257,6 +257,7 @@ def test_and_those_that_come_later(machines: Machines) -> None:
     told_by(machines, story, discovered_server_cb=found)
 
 
+@pytest.mark.long
 def test_a_machine_that_goes_leaves_its_clients_to_the_others(machines: Machines) -> None:
     """They go on through another proxy, with their subscriptions."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from natsproxy.capture.format.records import Frames
 from natsproxy.capture.read.reader import open_capture
 from natsproxy.wire.ops import C2S
 from tests.kit.authority import Authority
-from tests.kit.node import node_path
+from tests.kit.node import started_node
 from tests.kit.process import ProxyProcess
 from tests.kit.servers import NatsServer
 from tests.net.test_failover import HOLD, LIMIT, Seen, agree, failed_over, run, stop
@@ -24,7 +23,7 @@ pytestmark = pytest.mark.server
 PROGRAM = Path(__file__).parent / "programs" / "asking.js"
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_pulls_go_on_at_the_next_server(how: signal.Signals) -> None:
     """A server that stops in order ends them by a 409, which the client does not get."""
 
@@ -54,20 +53,12 @@ def test_pulls_go_on_at_the_next_server(how: signal.Signals) -> None:
     seen.nothing()
 
 
-@pytest.mark.parametrize("scheme", ["nats", "ws"])
+@pytest.mark.parametrize("scheme", ["nats", pytest.param("ws", marks=pytest.mark.long)])
 def test_a_client_in_javascript_that_never_reconnects(scheme: str) -> None:
     with NatsServer() as server, ProxyProcess(server.url, *HOLD, "--listen", "ws://127.0.0.1:0") as proxy:
         heard = proxy.wait_for(lambda line: line["event"] == "listening")["listen"]
         port = heard[scheme == "ws"].rpartition(":")[2]
-        with subprocess.Popen(
-            ["node", str(PROGRAM), f"{scheme}://127.0.0.1:{port}"],
-            env={**os.environ, "NODE_PATH": node_path()},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as node:
-            assert node.stdout is not None
-            assert node.stdout.readline() == "ready\n"
+        with started_node(PROGRAM, f"{scheme}://127.0.0.1:{port}") as node:
             for restarts in range(1, 3):
                 server.stop()
                 server.start()

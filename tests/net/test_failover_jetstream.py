@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,7 @@ from nats.errors import Error
 from nats.js.api import ConsumerConfig
 
 from tests.kit.cluster import Cluster, cluster
-from tests.kit.node import node_path
+from tests.kit.node import started_node
 from tests.kit.process import ProxyProcess
 from tests.net.test_failover import HOLD, Seen
 
@@ -58,23 +54,6 @@ async def pull(client: Client, over: asyncio.Event, came: Deliveries) -> None:
         for message in messages:
             came.append((message.metadata.sequence.stream, message.metadata.num_delivered))
             await message.ack()
-
-
-@contextmanager
-def pulling_js(proxy: ProxyProcess) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        ["node", str(PROGRAM), f"nats://127.0.0.1:{proxy.port}", "S", "javascript"],
-        env={**os.environ, "NODE_PATH": node_path()},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as node:
-        assert node.stdout is not None
-        assert node.stdout.readline() == "ready\n"
-        try:
-            yield node
-        finally:
-            node.kill()
 
 
 async def made(client: Client) -> None:
@@ -136,7 +115,7 @@ def test_pull_consumers_get_all_messages_over_a_rolling_restart(how: str) -> Non
     async def run(servers: Cluster, proxy: ProxyProcess, one: Client, two: Client) -> None:
         over, done = asyncio.Event(), asyncio.Event()
         await made(one)
-        with pulling_js(proxy) as node:
+        with started_node(PROGRAM, f"nats://127.0.0.1:{proxy.port}", "S", "javascript") as node:
             publishing = asyncio.create_task(publish(one, over))
             pulling = asyncio.create_task(pull(two, done, came))
             for number in range(3):

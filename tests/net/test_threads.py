@@ -167,7 +167,14 @@ def test_threads_need_the_compiled_plane(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("plain")
-@pytest.mark.parametrize(("value", "expected"), [("auto", plane.cores()), ("3", 3), ("1", 1)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("3", 3),
+        pytest.param("auto", plane.cores(), marks=pytest.mark.long),
+        pytest.param("1", 1, marks=pytest.mark.long),
+    ],
+)
 def test_the_log_says_how_many_there_are(value: str, expected: int) -> None:
     with ProxyProcess("nats://127.0.0.1:1", "--threads", value) as proxy:
         line = proxy.wait_for(lambda line: line["event"] == "listening")

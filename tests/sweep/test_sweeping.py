@@ -92,7 +92,11 @@ async def test_a_sweep_that_can_try_nothing_is_no_success(
 
 @pytest.mark.server
 @pytest.mark.parametrize(
-    "expression", ["f'worker-{os.getpid()}'", "f'worker-{__import__(\"uuid\").uuid4()}'"]
+    "expression",
+    [
+        "f'worker-{os.getpid()}'",
+        pytest.param("f'worker-{__import__(\"uuid\").uuid4()}'", marks=pytest.mark.long),
+    ],
 )
 async def test_a_client_with_another_name_in_each_run_is_known_by_its_template(
     expression: str, swept: Sweeping, tmp_path: Path
@@ -180,9 +184,10 @@ def failing(folder: Path, in_runs: str, then: str) -> Program:
     ("hangs_in", "options", "verdict", "same"),
     [
         ("1", {}, Verdict.PASSED, 3),
-        ("14", {}, Verdict.FLAKY, 1),
-        ("13456", {}, Verdict.DEAF, 3),
-        ("1", {"budget": 3.0, "patience": 4.0}, Verdict.FLAKY, 1),  # its time was over
+        pytest.param("14", {}, Verdict.FLAKY, 1, marks=pytest.mark.long),
+        pytest.param("13456", {}, Verdict.DEAF, 3, marks=pytest.mark.long),
+        # Its time was over.
+        pytest.param("1", {"budget": 3.0, "patience": 4.0}, Verdict.FLAKY, 1, marks=pytest.mark.long),
     ],
 )
 async def test_what_does_not_happen_every_time_is_tried_again_alone(
@@ -217,7 +222,7 @@ async def test_a_finding_has_the_stack_of_one_of_its_runs(swept: Sweeping, tmp_p
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("deaf_first", [True, False])
+@pytest.mark.parametrize("deaf_first", [True, pytest.param(False, marks=pytest.mark.long)])
 async def test_a_program_that_is_now_hung_and_now_deaf_never_ends(
     deaf_first: bool, swept: Sweeping, tmp_path: Path
 ) -> None:

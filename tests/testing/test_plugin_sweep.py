@@ -153,6 +153,7 @@ def test_a_test_has_its_own_faults_and_frames(
     ]
 
 
+@pytest.mark.long
 @pytest.mark.server
 def test_a_test_that_does_not_pass_alone_is_an_error(run: Run, pytester: pytest.Pytester) -> None:
     """It is no finding: neither one that fails there, nor one that is not there."""

@@ -117,7 +117,10 @@ def rehearsed(rules: str, capture: Path) -> Counter[Fired]:
 
 @pytest.mark.parametrize(
     ("rules", "acting"),
-    [(GENTLE, {"slow", "by chance", "acks", "narrow link"}), (SHADOW, {"all", "some"})],
+    [
+        (GENTLE, {"slow", "by chance", "acks", "narrow link"}),
+        pytest.param(SHADOW, {"all", "some"}, marks=pytest.mark.long),
+    ],
     ids=["gentle", "shadow"],
 )
 def test_the_verdicts_on_the_zoo_are_its_firings(tmp_path: Path, rules: str, acting: set[str]) -> None:

@@ -10,6 +10,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -47,6 +49,24 @@ def node_path() -> str:
     if not has_node():
         pytest.skip(MISSING)
     return str(_packages())
+
+
+@contextmanager
+def started_node(program: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program beside the test, from its line `ready` on; it is killed at the end of the block."""
+    with subprocess.Popen(
+        ["node", str(program), *arguments],
+        env={**os.environ, "NODE_PATH": node_path()},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as node:
+        try:
+            assert node.stdout is not None
+            assert node.stdout.readline() == "ready\n"
+            yield node
+        finally:
+            node.kill()
 
 
 def run_node(program: Path, *arguments: str, env: dict[str, str] | None = None) -> str:
