@@ -218,7 +218,7 @@ async def test_a_wrong_password_gets_the_servers_own_answer(plane: str, tmp_path
                 found = await answers(address, b"CONNECT " + args + b"\r\nPING\r\nPUB a 1\r\nx\r\n")
                 assert found == DENIED
             assert await answers(address, b"PUB a 1\r\nx\r\n") == DENIED
-        ends = [event for event in events if isinstance(event, Closed)]
+        ends = sorted((event for event in events if isinstance(event, Closed)), key=lambda end: end.conn)
         assert {end.cause for end in ends} == {close_reasons.UNAUTHORIZED}
         assert [end.detail for end in ends] == [
             "a wrong password for the user 'ann'",
