@@ -21,7 +21,7 @@ from natsproxy.config.endpoints import Listener
 from natsproxy.errors import ConfigError
 from natsproxy.net.arrivals import Arrivals, Take
 from natsproxy.net.shortage import Shortage
-from natsproxy.net.tcp import INHERITED, keep_alive
+from natsproxy.net.tcp import keep_alive
 from natsproxy.net.timeslice import LENGTH
 from natsproxy.units import SECOND
 
@@ -42,7 +42,7 @@ async def open_listeners(
     """Listen on the addresses of all listeners, or on none; one may stand for several sockets.
 
     passed: sockets that listen already.  A listener whose address one has gets it, and each must find its
-    listener.  keepalive: of the connections that they accept, where those inherit it.
+    listener.  keepalive: of the connections that they accept, which inherit it.
     Raises ConfigError that names the address at fault.
     """
     sockets: list[tuple[socket.socket, Listener]] = []
@@ -145,7 +145,7 @@ def _bound(family: int, sockaddr: tuple[Any, ...]) -> socket.socket:
 
 def _prepared(listening: socket.socket, keepalive: bool) -> socket.socket:
     listening.setblocking(False)
-    if keepalive and INHERITED:  # five system calls of each connection
+    if keepalive:  # five system calls of each connection
         keep_alive(listening)
     with suppress(OSError):  # bytes for a slow reader wait here, counted and bounded, and not in the kernel
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT)

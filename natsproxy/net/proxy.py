@@ -69,6 +69,8 @@ class Proxy:
         check_threads(settings.threads)
         self.settings = settings
         self._sockets = sockets
+        # Clients that connected before they came to us have inherited nothing.
+        self._inherited = INHERITED and not sockets
         self.seed = settings.seed if settings.seed is not None else secrets.randbits(32)
         self.listen: tuple[Address, ...] = ()
         self.schemes: tuple[str, ...] = ()
@@ -114,7 +116,7 @@ class Proxy:
             background.start_soon(self.connections.watch)
             background.start_soon(self.rules.run)
             listeners = await open_listeners(
-                self.settings.listen, self._sockets, keepalive=self.settings.keepalive
+                self.settings.listen, self._sockets, keepalive=self.settings.keepalive and self._inherited
             )
             self.listen = tuple(local_address(opened) for opened, _ in listeners)
             self.schemes = tuple(listener.scheme for _, listener in listeners)
@@ -164,7 +166,7 @@ class Proxy:
         def take(client: socket.socket) -> tuple[int, Callable[[], None]]:
             self.accepted += 1
             self.connections.open += 1
-            leg = Leg(client, keepalive=self.settings.keepalive and not INHERITED)
+            leg = Leg(client, keepalive=self.settings.keepalive and not self._inherited)
             return self.accepted, partial(self.connections.serve, leg, listener, self.accepted)
 
         return take

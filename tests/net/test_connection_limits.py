@@ -314,27 +314,46 @@ async def test_a_client_that_takes_nothing_ends(
         assert closed.detail == "the client took no bytes in 400ms"
 
 
+def is_found_within_minutes(leg: object) -> bool:
+    """Tell whether the kernel asks the peer of a leg for signs of life, and limits bytes on their way."""
+    assert isinstance(leg, Leg)
+    with socket.socket(fileno=os.dup(leg.fileno())) as sock:
+        idle, every, count, unacknowledged = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (
+                socket.TCP_KEEPIDLE,
+                socket.TCP_KEEPINTVL,
+                socket.TCP_KEEPCNT,
+                socket.TCP_USER_TIMEOUT,
+            )
+        )
+        asked = bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+    assert (idle + every * count <= 180) == asked
+    assert (0 < unacknowledged <= 180_000) == asked
+    return asked
+
+
 @pytest.mark.parametrize("asked", [True, False])
 async def test_a_peer_that_vanishes_is_found_within_minutes(nats_server: NatsServer, asked: bool) -> None:
     """The kernel asks it on both legs; by its own defaults that would take more than two hours."""
     async with before(nats_server, keepalive=asked) as run, await run.connect() as client:
         await until(client, b"\n")
         relay = run.proxy.relays[1]
-        for one in (relay.accepted.plain, relay.legs[1]):
-            assert isinstance(one, Leg)
-            with socket.socket(fileno=os.dup(one.fileno())) as sock:
-                idle, every, count, unacknowledged = (
-                    sock.getsockopt(socket.IPPROTO_TCP, option)
-                    for option in (
-                        socket.TCP_KEEPIDLE,
-                        socket.TCP_KEEPINTVL,
-                        socket.TCP_KEEPCNT,
-                        socket.TCP_USER_TIMEOUT,
-                    )
-                )
-                assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == asked
-            assert (idle + every * count <= 180) == asked
-            assert (0 < unacknowledged <= 180_000) == asked
+        assert [is_found_within_minutes(one) for one in (relay.accepted.plain, relay.legs[1])] == [asked] * 2
+
+
+async def test_a_client_that_came_before_the_proxy_did_is_found_too(nats_server: NatsServer) -> None:
+    """Its connection waits in a socket that is passed on: it has inherited nothing of ours."""
+    passed = socket.create_server(("127.0.0.1", 0))
+    address = Address("127.0.0.1", passed.getsockname()[1])
+    server = Server(Address("127.0.0.1", nats_server.port))
+    async with await trio.open_tcp_stream(address.host, address.port) as client:
+        proxy = Proxy(ProxySettings(listen=(Listener(address),), upstream=(server,)), sockets=(passed,))
+        async with trio.open_nursery() as nursery:
+            await nursery.start(proxy.serve)
+            await until(client, b"\n")
+            assert is_found_within_minutes(proxy.relays[1].accepted.plain)
+            nursery.cancel_scope.cancel()
 
 
 async def test_a_peer_that_vanishes_with_bytes_on_their_way_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
