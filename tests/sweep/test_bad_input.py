@@ -43,11 +43,11 @@ async def test_command_that_may_not_run(tmp_path: Path) -> None:
             "echo using localhost; exit 1",
             "ended with 1 and no client connected to NATS_URL=nats://127.0.0.1:",
         ),
-        ("echo using localhost; sleep 100", "did not end within 0.5 s and no client connected to NATS_URL"),
+        ("echo using localhost; sleep 100", "did not end within 3 s and no client connected to NATS_URL"),
     ],
 )
 async def test_program_that_does_not_use_the_url(command: str, said: str, tmp_path: Path) -> None:
-    done = await run(shell(command), tmp_path, limit=0.5)
+    done = await run(shell(command), tmp_path, limit=3.0)
     assert said in done.problem
     assert done.problem.endswith("it must connect there; it printed: using localhost")
 
@@ -86,9 +86,9 @@ async def test_children_that_end_soon_are_not_left(tmp_path: Path) -> None:
 
 
 async def test_check_without_an_end(tmp_path: Path) -> None:
-    done = await run(python(""), tmp_path, check="echo begins; sleep 100", check_limit=0.3)
+    done = await run(python(""), tmp_path, check="echo begins; sleep 100", check_limit=2.0)
     assert (done.check_code, done.check_output) == (None, "begins\n")
-    assert done.problem == "the check command 'echo begins; sleep 100' did not end within 0.3 s: begins"
+    assert done.problem == "the check command 'echo begins; sleep 100' did not end within 2 s: begins"
 
 
 async def test_output_without_an_end(tmp_path: Path) -> None:

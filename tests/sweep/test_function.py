@@ -78,7 +78,7 @@ async def test_it_succeeds_or_fails(tmp_path: Path) -> None:
 )
 async def test_time_is_over(library: str, function: Any, waits: Any, tmp_path: Path) -> None:
     """It is cancelled, and the stack names the place where it was."""
-    done = await run(function, tmp_path, library, limit=1.0)
+    done = await run(function, tmp_path, library, limit=3.0)
     assert (done.code, len(done.open)) == (None, 1)
     assert f" in {waits.__name__}\n" in done.stack
     assert done.problem == ""

@@ -19,7 +19,7 @@ from tests.sweep.kit import python, run, shell
 HERE = Path(__file__).parent
 
 
-async def stack_of(program: Command, folder: Path, limit: float = 1.0) -> str:
+async def stack_of(program: Command, folder: Path, limit: float = 3.0) -> str:
     """Return the stack of a program that does not end, which then stands in no output."""
     done = await run(program, folder, limit=limit)
     assert done.code is None
@@ -62,7 +62,7 @@ async def test_tasks_of_python(library: str, begin: str, sleep: str, tmp_path: P
             {begin}
         """),
         tmp_path,
-        limit=2.0,
+        limit=6.0,
     )
     assert "Task" in stack
     assert stack.index(" in main\n") < stack.index(" in waits_forever\n") < stack.index("Current thread")
@@ -97,7 +97,7 @@ async def test_tasks_of_a_test_that_hangs(tmp_path: Path) -> None:
     )
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"{tmp_path}/test_it.py"]
-    stack = await stack_of(Command(command, environment), tmp_path / "run", limit=5.0)
+    stack = await stack_of(Command(command, environment), tmp_path / "run", limit=10.0)
     assert stack.index(" in main\n") < stack.index(" in waits_forever\n") < stack.index(" in test_it\n")
 
 
@@ -165,5 +165,5 @@ async def test_java(tmp_path: Path) -> None:
 
 
 async def test_a_runtime_that_tells_nothing(tmp_path: Path) -> None:
-    done = await run(shell("sleep 100"), tmp_path, limit=0.5)
+    done = await run(shell("sleep 100"), tmp_path, limit=3.0)
     assert (done.code, done.stack) == (None, "")
