@@ -257,12 +257,14 @@ class Relay:
     def _catch_up(self) -> None:
         """Let the session count the frames that bypassed it: called before it does anything."""
         if self._place is not None:
-            self.session.catch_up(self._place)
+            # At once: not every call goes on to perform actions, nor does the end of the connection.
+            for firing in self.session.catch_up(self._place):
+                self._emit(firing)
 
     def _take_back(self) -> None:
         """Let the session have the frames that wait in the plane, too; update the plane behind it."""
+        self._catch_up()
         if self._place is not None:
-            self.session.catch_up(self._place)
             self.session.take_back(self._place)
 
     def _update_plane(self) -> None:

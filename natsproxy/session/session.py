@@ -447,13 +447,15 @@ class Session:
             return None
         return self.rules.decisions(direction)
 
-    def catch_up(self, passed: PassedFrames) -> None:
-        """Count the frames that were bypassed, and emit the firings of rules on them."""
+    def catch_up(self, passed: PassedFrames) -> list[Firing]:
+        """Count the frames that were bypassed; return the firings of rules on them, which come first."""
+        fired: list[Firing] = []
         for pipe in self.pipes:
             taken = passed.take(pipe.direction)
             if taken is not None:
                 pipe.catch_up(taken)
-                self._emit_fired()
+                fired += self.take_firings()
+        return fired
 
     def take_firings(self) -> list[Firing]:
         """Return the firings that belong to no frame, or to several, since the last call."""

@@ -6,9 +6,11 @@ every frame that a rule wants to the session; the native plane asks once for eac
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -16,12 +18,16 @@ from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
 import pytest
+import trio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from natsproxy.capture.filter.recording_filter import PayloadPolicy, Selection
-from natsproxy.events import Firing
+from natsproxy.events import Closed, Firing
+from natsproxy.rules.engine.chain import RuleChain
 from natsproxy.rules.engine.native_steps import NativeStep
+from natsproxy.rules.file.parser import load
+from natsproxy.rules.kinds import KINDS
 from natsproxy.rules.kinds.corrupt import MOST_BYTES, Corrupting
 from natsproxy.rules.model.counts import Count
 from natsproxy.rules.model.gate import OPEN
@@ -33,8 +39,9 @@ from natsproxy.wire.interest import Clause
 from natsproxy.wire.ops import C2S, MESSAGE_OPS, S2C, Direction, Op, op_mask
 from natsproxy.wire.parse import frames as frames_of
 from natsproxy.wire.scanner import COMPILED, Interest, Scanner
+from tests.kit.stage import receive, stage
 from tests.net.test_plane_steps import RULES, Relay, Rig, rig
-from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_all
+from tests.net.test_planes import EVERYTHING, Conversation, Piece, on_all, plane
 from tests.rules.engine.test_static_decisions import REPLIES, SUBJECTS, frames, rules_of
 
 if not COMPILED:
@@ -461,3 +468,49 @@ def test_decisions_that_were_forgotten_are_still_told(rig: Rig) -> None:
     assert rules.drops.told == []
     rules.decisions[C2S].tell()
     assert rules.drops.told == [(0, 1, "b")]
+
+
+@pytest.mark.parametrize("touch", ["catch_up", "snapshot", "record", "kill"])
+async def test_whoever_looks_at_a_connection_that_a_thread_has_tells_of_its_rules(touch: str) -> None:
+    """What the rules did there is told at once: nothing else may ever happen on the connection."""
+    chain = RuleChain(load('[[rules]]\nname = "r"\nkind = "drop"\nsubject = "x"\n', KINDS), seed=1)
+    events: list[object] = []
+    dropped, passes = b"PUB x 0\r\n\r\n", b"PUB y 0\r\n\r\n"
+
+    def told() -> int:
+        return sum(one.count for one in events if isinstance(one, Firing))
+
+    with plane("threads"):
+        async with stage(chain) as made:
+            made.proxy.subscribe(events.append)
+            client, server = await made.connect()
+            relay, shared = made.proxy.relays[1], chain.rules[0].shared
+            for _ in range(30):
+                await client.send_all(dropped + passes)
+                assert await receive(server, len(passes)) == passes
+            for _ in range(30):  # until a thread has the connection
+                await client.send_all(passes)
+                assert await receive(server, len(passes)) == passes
+            relay.catch_up()
+            before = shared.matched
+            events.clear()
+            await client.send_all(passes)  # it may have been taken back just now
+            assert await receive(server, len(passes)) == passes
+            os.write(client.socket.fileno(), dropped * 3)
+            until = time.monotonic() + 10
+            while shared.matched < before + 3:  # the loop does nothing meanwhile
+                assert time.monotonic() < until
+            match touch:
+                case "kill":
+                    relay.kill("killed")
+                case "record":
+                    relay.record(False)
+                case _:
+                    getattr(relay, touch)()
+            if touch == "kill":
+                while not any(isinstance(one, Closed) for one in events):
+                    await trio.lowlevel.checkpoint()
+                assert isinstance(events[-1], Closed)
+            assert told() == 3
+            await client.aclose()
+            await server.aclose()
