@@ -57,6 +57,8 @@ _PATIENCE: Final = MILLISECOND * 100
 """The time-out of a suspended client's fence: its answers go out then, PONG or not."""
 _NOBODY: Final[deque[Fence | None]] = deque()
 """Shared by connections without PINGs: an empty deque takes 760 bytes."""
+_NONE_TIMED: Final[dict[Fence, None]] = {}
+"""Shared by connections without such fences."""
 
 
 class Fences:
@@ -76,7 +78,7 @@ class Fences:
         self._last: Fence | None = None
         self._unasked: Fence | None = None  # without a PING, after all others
         self._owners: deque[Fence | None] = _NOBODY
-        self._timed: tuple[Fence, ...] = ()  # those that may pass without their PONGs: few of many
+        self._timed: dict[Fence, None] = _NONE_TIMED  # those that may pass without their PONGs: few of many
 
     def client_ping(self) -> None:
         """Note that a PING of the client goes upstream."""
@@ -155,8 +157,9 @@ class Fences:
         self._note_timed(fence)
 
     def _note_timed(self, fence: Fence) -> None:
-        if fence not in self._timed:
-            self._timed += (fence,)
+        if self._timed is _NONE_TIMED:
+            self._timed = {}
+        self._timed[fence] = None
 
     def _own(self, owner: Fence | None) -> None:
         if self._owners is _NOBODY:
@@ -176,8 +179,7 @@ class Fences:
         """Run the work that waits for a fence."""
         if fence is self._unasked:
             self._unasked = None
-        if self._timed:
-            self._timed = tuple(one for one in self._timed if one is not fence)
+        self._timed.pop(fence, None)
         # Taken out: a fence whose deadline came first passes again with its PONG.
         works, fence.then = fence.then, []
         answer, fence.answer = bytes(fence.answer), bytearray()
@@ -197,9 +199,12 @@ class Fences:
 
     def pass_overdue(self, now: int) -> None:
         """Run the work of the fences whose deadline came before their PONG."""
-        for fence in self._timed:
-            if fence.deadline <= now:
-                self.pass_(fence, now)
+        overdue = [fence for fence in self._timed if fence.deadline <= now]
+        if len(overdue) > 1:  # the client gets the answers in the order of its frames
+            late = set(overdue)
+            overdue = [fence for fence in (*self._owners, self._unasked) if fence in late]
+        for fence in overdue:
+            self.pass_(fence, now)
 
     def deadlines(self) -> list[int]:
         """Return the deadlines (ns) of fences that may pass without their PONGs."""
@@ -231,7 +236,7 @@ class Fences:
 
     def clear(self) -> None:
         """Forget all fences, whose work refers to the connection."""
-        self._owners, self._last, self._unasked, self._timed = _NOBODY, None, None, ()
+        self._owners, self._last, self._unasked, self._timed = _NOBODY, None, None, _NONE_TIMED
 
 
 Answered = Callable[[int], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -203,6 +204,33 @@ def test_a_suspended_client_is_answered_without_the_server(blocked: bool) -> Non
     assert parts.sent(S2C) == b"PONG\r\n+OK\r\n"
     assert parts.fences.deadlines() == []
     assert parts.c2s.owed == 0
+
+
+def test_answers_that_are_overdue_at_once_keep_their_order() -> None:
+    """Though the first got its deadline last, from a drain."""
+    parts = Parts()
+    fence = parts.fences.answer(b"-ERR 'a'\r\n", 0)
+    parts.c2s.outbox.blocked = True
+    parts.fences.answer_suspended(b"PONG\r\n", 0)
+    parts.fences.end_at(fence, close_reasons.DRAINED, "why")
+    fence.drains = True
+    parts.fences.pass_overdue(max(parts.fences.deadlines()))
+    assert parts.sent(S2C) == b"-ERR 'a'\r\nPONG\r\n"
+
+
+def test_many_fences_of_a_suspended_client_take_no_longer_each() -> None:
+    """A client makes one of each PING behind another frame, as many as it likes until they are overdue."""
+
+    def seconds(count: int) -> float:
+        parts = Parts()
+        begun = time.process_time()
+        for _ in range(count):
+            parts.fences.answer_suspended(b"PONG\r\n", 0)
+            passes(parts)
+        parts.fences.pass_overdue(max(parts.fences.deadlines()))
+        return time.process_time() - begun
+
+    assert min(seconds(16_000) for _ in range(2)) < 16 * max(seconds(2_000) for _ in range(3))
 
 
 def test_other_work_does_not_go_by_with_a_suspended_client() -> None:
