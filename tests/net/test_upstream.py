@@ -230,7 +230,8 @@ async def test_a_silent_client_is_timed_out(nats_server: NatsServer) -> None:
         await speaking.aclose()
     assert received.endswith(b"-ERR 'Authentication Timeout'\r\n")
     causes = {event.conn: event.cause for event in events if isinstance(event, Closed)}
-    assert causes == {1: close_reasons.CLIENT_CLOSED, 2: close_reasons.STALLED}
+    assert causes[1] in (close_reasons.CLIENT_CLOSED, close_reasons.DRAINED)  # whichever is seen first
+    assert causes[2] == close_reasons.STALLED
 
 
 @pytest.mark.server
