@@ -380,7 +380,7 @@ cdef class Decisions:
             try:
                 effect = self._answer_of(step, p, at, message, ordinal, now)
             except Exception:
-                effect = NULL  # a bug fails there, too
+                effect = NULL  # SessionDecides; or a bug, which the session meets again, and reports
         return effect
 
     cdef const Effect *_answer_of(

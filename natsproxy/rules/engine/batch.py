@@ -226,6 +226,10 @@ class FrameKey(NamedTuple):
         return cls(op, subject, sid, numbers, subject_text(subject))
 
 
+class SessionDecides(Exception):
+    """The session is to decide on a frame; nothing has happened yet."""
+
+
 class FrameBatch:
     """Frames on which the native plane has one rule act, one by one: each is a firing of its own."""
 
@@ -256,8 +260,8 @@ class FrameBatch:
 
         raw: its bytes.  reply, line_end, head (its headers), size: as the native plane has read them.
         drawn: the number of the match among those that it draws from.
-        Bytes and their op take its place, or it is held (ns), or it passes (None).  Any error
-        says that the session is to decide, and that nothing has happened.
+        Bytes and their op take its place, or it is held (ns), or it passes (None).  Raises SessionDecides
+        where only the session can do what the action says; the plane takes any other error for that, too.
         """
         op, subject, sid, numbers, text = key
         frame = Frame(raw, 0, len(raw), line_end, op, subject, reply, sid, b"", b"", head, size)
@@ -275,7 +279,7 @@ class FrameBatch:
             if changed is None:
                 return None
             if not isinstance(changed, Replace) or changed.raw == raw:
-                raise NotImplementedError("the session carries out such a verdict")
+                raise SessionDecides
             found = changed.raw, op_of(changed.raw, op)
         detail, label = action.detail(), LABELS[op]
         self._fired.append(
